@@ -1,0 +1,48 @@
+# Each target sets up what it needs in .venv; nothing has to be installed by hand but python3 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format clean
+
+help:
+	@echo 'make demo      train small networks with and without BNP, print a table, draw a figure (under 2 minutes)'
+	@echo 'make test      the test suite (under 10 minutes on two cores)'
+	@echo 'make test-all  the test suite with the slow tests'
+	@echo 'make lint      ruff, mypy, the import contract'
+	@echo 'make format    let ruff put the code in order'
+	@echo 'make clean     remove .venv and caches'
+
+# The stamp is written last: an interrupted set-up is taken up again.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'trimtab needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@echo 'Setting up .venv (PyTorch is large; this takes a minute or more the first time)'
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo 'python3 could not make a virtual environment; on Debian and Ubuntu install python3-venv.' >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab,dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/trimtab demo
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: $(READY)
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

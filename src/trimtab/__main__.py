@@ -1,0 +1,7 @@
+"""`python -m trimtab` is `trimtab`."""
+
+import sys
+
+from trimtab.cli import main
+
+sys.exit(main())

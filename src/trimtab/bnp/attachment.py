@@ -1,0 +1,91 @@
+"""The bond between a BNP and an optimizer: something to do before each optimizer step."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+# What is attached to an optimizer, so that no layer's gradient is preconditioned twice.
+_ATTACHED: "weakref.WeakKeyDictionary[Optimizer, weakref.WeakSet[Attachment]]" = weakref.WeakKeyDictionary()
+
+
+class Attachment:
+    """Calls `precondition(parameters, fold)` before each step of an optimizer.
+
+    Where the step is given a closure, which may run the backward, it is called after each run of that; `fold` is
+    true in the first call of an optimizer step.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, layers: set[int], precondition: Callable[[set[int], bool], None]
+    ) -> None:
+        """Hook into the optimizer, for the layers with these weights."""
+        self.optimizer = optimizer
+        self.layers = layers
+        self._precondition = precondition
+        self._handle = optimizer.register_step_pre_hook(self._before_step)
+        _ATTACHED.setdefault(optimizer, weakref.WeakSet()).add(self)
+
+    def detach(self) -> None:
+        """Leave the optimizer as it was."""
+        self._handle.remove()
+        _ATTACHED[self.optimizer].discard(self)
+
+    def parameters(self) -> set[int]:
+        """The identities of the optimizer's parameters, as they are now."""
+        return parameter_ids(self.optimizer)
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The step pre-hook. `args` begin with the optimizer; a closure may follow, or be a keyword."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._precondition(self.parameters(), True)
+            return None
+        followed = self._followed(closure)
+        if len(args) > 1:
+            return (args[0], followed, *args[2:]), kwargs
+        return args, {**kwargs, "closure": followed}
+
+    def _followed(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, followed each time by our part."""
+        first = True
+
+        def closure_and_precondition() -> Any:
+            nonlocal first
+            result = closure()
+            self._precondition(self.parameters(), first)
+            first = False
+            return result
+
+        return closure_and_precondition
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Refuse what cannot be attached to.
+
+    Raises:
+        TypeError: If it is not an optimizer.
+        ValueError: If it is one that needs true gradients.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach takes a torch.optim.Optimizer, not {type(optimizer).__name__}.")
+    if isinstance(optimizer, LBFGS):
+        raise ValueError(
+            "LBFGS cannot be preconditioned by BNP: it builds its curvature pairs from differences of gradients, "
+            "and PPᵀ times a gradient is not the gradient of anything it could line-search; use SGD or Adam."
+        )
+
+
+def attached_to(optimizer: Optimizer) -> list[Attachment]:
+    """What is attached to an optimizer now."""
+    return list(_ATTACHED.get(optimizer, ()))
+
+
+def parameter_ids(optimizer: Optimizer) -> set[int]:
+    """The identities of an optimizer's parameters."""
+    parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+    return set(map(id, parameters))

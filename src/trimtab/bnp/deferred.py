@@ -1,0 +1,51 @@
+"""An alarm for something that is decided on a device and must not be waited for."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class DeferredAlarm:
+    """Calls a function once, after a flag on a device was seen to be true.
+
+    On the CPU that is at once. On a GPU the flag is copied to the host without waiting, and looked at in a
+    later step, when the copy has arrived. Other devices are not looked at.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        """Call `ring` at most once."""
+        self._ring: Callable[[], None] | None = ring
+        self._raised: dict[torch.device, Tensor] = {}
+        self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
+
+    def watch(self, flag: Tensor) -> None:
+        """Take a flag into account at the next `check`."""
+        if self._ring is not None:
+            raised = self._raised.get(flag.device)
+            self._raised[flag.device] = flag if raised is None else raised | flag
+
+    def check(self) -> None:
+        """Ring, if a flag is known to have been raised."""
+        if any(self._known_to_be_raised(device, flag) for device, flag in self._raised.items()):
+            ring, self._ring = self._ring, None
+            self._raised.clear()
+            self._copies.clear()
+            if ring is not None:
+                ring()
+
+    def _known_to_be_raised(self, device: torch.device, flag: Tensor) -> bool:
+        if device.type == "cpu":
+            return bool(flag)
+        if device.type != "cuda":
+            return False
+        copy, arrived = self._copies.get(device, (None, None))
+        if copy is None or arrived is None:
+            copy = torch.empty_like(flag, device="cpu", pin_memory=True).copy_(flag, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(device))
+            self._copies[device] = copy, arrived
+        if not arrived.query():
+            return False
+        del self._copies[device]
+        return bool(copy)

@@ -1,0 +1,151 @@
+"""What a layer's input means to BNP, one small function per type of layer.
+
+Another type is added in the same way, from anywhere:
+
+    @trimtab.register_layer(MyLinear)
+    def my_linear(layer, x, y, options):
+        return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trimtab.bnp.options import Options
+from trimtab.bnp.statistics import Moments, Rows, at_least_float32
+
+Observe = Callable[[Any, Tensor, Tensor, Options], Rows]
+Units = Callable[[Any, Tensor], Tensor]
+F_ = TypeVar("F_", bound=Observe)
+
+
+def output_first(layer: nn.Module, weight: Tensor) -> Tensor:
+    """A weight of shape (outputs, inputs per group, *sites) in the layout of `transform`."""
+    groups = getattr(layer, "groups", 1)
+    outputs, inputs = weight.shape[:2]
+    return weight.view(groups, outputs // groups, inputs, -1)
+
+
+def input_first(layer: nn.Module, weight: Tensor) -> Tensor:
+    """A weight of shape (inputs, outputs per group, *sites) in the layout of `transform`."""
+    groups = getattr(layer, "groups", 1)
+    inputs, outputs = weight.shape[:2]
+    return weight.view(groups, inputs // groups, outputs, -1).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerType:
+    """How BNP treats one type of layer.
+
+    Attributes:
+        observe: The rows that one call of the layer shows.
+        units: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
+        spatial: The values of the option `spatial` that this type can do.
+    """
+
+    observe: Observe
+    units: Units
+    spatial: Collection[str]
+
+
+_TYPES: dict[type[nn.Module], LayerType] = {}
+
+
+def register_layer(
+    *types: type[nn.Module], units: Units = output_first, spatial: Collection[str] = ("channel", "site")
+) -> Callable[[F_], F_]:
+    """Teach BNP a type of layer: an affine map with parameters `weight` and, if it has one, `bias`.
+
+    Decorates a function `(layer, x, y, options) -> Rows`, called with the layer, the input and the
+    output of one call of it, and BNP's options. Subclasses are included unless registered themselves;
+    registering a type again replaces what was there. Instances of `BNP` made later know it.
+
+    Args:
+        *types: The classes of layers.
+        units: A function `(layer, weight) -> view` that lays a tensor of the weight's shape out as
+            (groups, outputs, inputs, sites). It must be a view, since the result is written through it.
+            `output_first` is that of `nn.Linear` and the convolutions; `input_first` exists too.
+        spatial: The values of the option `spatial` that the function heeds; others are refused for it.
+    """
+    for cls in types:
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            raise TypeError(f"register_layer takes subclasses of torch.nn.Module, not {cls!r}.")
+
+    def register(observe: F_) -> F_:
+        for cls in types:
+            _TYPES[cls] = LayerType(observe, units, spatial)
+        return observe
+
+    return register
+
+
+def layer_type(module: nn.Module) -> LayerType | None:
+    """What is known of a module's type, by the nearest class it inherits from; None if nothing."""
+    return next((_TYPES[cls] for cls in type(module).__mro__ if cls in _TYPES), None)
+
+
+@register_layer(nn.Linear)
+def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
+    """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
+    rows = x.shape[:-1].numel()
+    samples = x.shape[0] if x.ndim > 1 and options.tokens == "positions" else rows
+    return Rows(Moments.of(x, columns=-1), samples=samples, outputs=rows)
+
+
+@register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
+    """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
+    x, outputs = _batched(layer, x, y)
+    moments = _site_moments(layer, x) if options.spatial == "site" else Moments.of(x, columns=1)
+    return Rows(moments, samples=x.shape[0], outputs=outputs)
+
+
+@register_layer(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, units=input_first, spatial=("channel",))
+def transposed_convolution(
+    layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d, x: Tensor, y: Tensor, options: Options
+) -> Rows:
+    """A convolution of the input with zeros inserted: they are rows like the others.
+
+    With τ = input positions / output positions the columns then have mean τμ and variance
+    τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input leaves τ = 1.
+    """
+    x, outputs = _batched(layer, x, y)
+    inputs = x.shape[0] * x.shape[2:].numel()
+    moments = Moments.of(x, columns=1).with_zero_rows(outputs - inputs)
+    return Rows(moments, samples=x.shape[0], outputs=outputs)
+
+
+def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+    """The input with its batch dimension, and the output positions of the batch."""
+    space = len(layer.kernel_size)
+    if x.ndim == space + 1:  # one sample without a batch dimension
+        x = x.unsqueeze(0)
+    return x, x.shape[0] * y.shape[-space:].numel()
+
+
+def _site_moments(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Moments:
+    """Moments per channel and kernel site: of all the entries that this site's weight multiplies."""
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    windows = F.pad(at_least_float32(x.detach()), _padding(layer), mode=mode)
+    space = len(layer.kernel_size)
+    for dim in range(space):
+        size, stride, dilation = layer.kernel_size[dim], layer.stride[dim], layer.dilation[dim]
+        windows = windows.unfold(2 + dim, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    return Moments.of(windows, columns=[1, *range(-space, 0)])
+
+
+def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
+    """Padding before and after, last dimension first, as `torch.nn.functional.pad` wants it."""
+    amounts: list[int] = []
+    for dim in reversed(range(len(layer.kernel_size))):
+        if layer.padding == "same":
+            total = layer.dilation[dim] * (layer.kernel_size[dim] - 1)
+            amounts += [total // 2, total - total // 2]
+        elif layer.padding == "valid":
+            amounts += [0, 0]
+        else:
+            amounts += [int(layer.padding[dim])] * 2
+    return amounts

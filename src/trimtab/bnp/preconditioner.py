@@ -1,0 +1,295 @@
+"""`BNP`: what a user holds. It observes a model's layers and changes their gradients at each step."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trimtab.bnp import state, transform
+from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
+from trimtab.bnp.deferred import DeferredAlarm
+from trimtab.bnp.observer import Observer
+from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
+from trimtab.bnp.report import Report, describe
+from trimtab.bnp.statistics import Rows, RunningAverage, all_finite, at_least_float32
+from trimtab.bnp.watch import Watch
+
+
+class TrimtabWarning(UserWarning):
+    """Something a user should know of that does not stop the training."""
+
+
+class BNP:
+    """Batch normalization preconditioning of a model's gradients.
+
+    Observes the inputs of every Linear, Conv and ConvTranspose layer. At each step it folds their mean
+    and variance into running averages and multiplies each layer's gradient by PPᵀ/q² (bnp paper,
+    Algorithms 2 and 3). The model itself is not changed.
+
+    Example:
+        >>> import torch, trimtab
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> bnp = trimtab.BNP(model).attach(optimizer)
+        >>> model(torch.randn(8, 3)).square().mean().backward()
+        >>> optimizer.step()
+
+    Args:
+        model: Any module.
+        rho: The share of the running averages that a step keeps.
+        eps1: Added to each variance as a multiple of the largest one.
+        eps2: Added to each variance.
+        statistics: `"running"`: the averages are used; `"batch"`: the statistics of the step itself.
+        debias: Start the averages at zero and divide them by 1 − ρᵗ. The paper does not; without it the
+            first 1/(1 − rho) steps or so still see the initial mean 0 and variance 1.
+        spatial: Statistics of a convolution per input `"channel"` (the paper's approximation) or exactly,
+            per kernel `"site"`.
+        tokens: Whether a Linear layer's extra dimensions are `"positions"`, as in a convolution, or further
+            `"samples"`, as they are when the loss is a mean over them.
+        no_bias: What scales a weight without bias: the `"second_moment"` or the `"variance"` of its input.
+        skip: Names of layers, or of modules that contain them, to leave alone; `*` and `?` match as in
+            file names.
+
+    Raises:
+        TypeError: If `model` is not a module.
+        ValueError: If an option has no meaning, if `skip` names nothing or if no layer is left.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        rho: float = 0.99,
+        eps1: float = 1e-2,
+        eps2: float = 1e-4,
+        statistics: Statistics = "running",
+        debias: bool = False,
+        spatial: Spatial = "channel",
+        tokens: Tokens = "positions",
+        no_bias: NoBias = "second_moment",
+        skip: str | Iterable[str] = (),
+    ) -> None:
+        """Observe the model's layers from now on."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"BNP takes a torch.nn.Module, not {type(model).__name__}.")
+        self.model = model
+        self.options = Options(
+            rho=rho,
+            eps1=eps1,
+            eps2=eps2,
+            statistics=statistics,
+            debias=debias,
+            spatial=spatial,
+            tokens=tokens,
+            no_bias=no_bias,
+        )
+        self._watch = Watch(model, self.options, (skip,) if isinstance(skip, str) else tuple(skip))
+        self._attachment: Attachment | None = None
+        self._alarm = DeferredAlarm(_say_not_finite)
+        self._said_single_row = False
+        self._watch.start()
+        _say_if_distributed()
+
+    def step(self) -> None:
+        """Precondition the gradients now; call it between `backward` and `optimizer.step()`.
+
+        For loops that do something in between, such as clipping. Otherwise `attach` is simpler.
+        """
+        if self._attachment is not None:
+            raise RuntimeError(
+                "This BNP is attached to an optimizer, whose step() preconditions the gradients; "
+                "detach() it to do that by hand."
+            )
+        if not self._watch.active:
+            raise RuntimeError("This BNP is detached and has seen no input; attach() it or make a new one.")
+        self._step(None, fold=True)
+
+    def attach(self, optimizer: Optimizer) -> "BNP":
+        """Make every `optimizer.step()` precondition the gradients first.
+
+        Only layers whose weight is among the optimizer's parameters are touched, so that several optimizers
+        of one model can each have a BNP of their own. Steps with a closure work too: the gradients are
+        preconditioned each time the closure has run, and the statistics move at its first run.
+
+        Returns:
+            This object.
+        """
+        check_optimizer(optimizer)
+        if self._attachment is not None:
+            raise RuntimeError("This BNP is attached already; detach() it first, or make one BNP per optimizer.")
+        mine = {id(observer.weight) for observer in self._watch.observers.values()} & parameter_ids(optimizer)
+        if not mine:
+            raise ValueError("The optimizer holds the weight of none of this model's layers; is it another model's?")
+        if any(mine & other.layers for other in attached_to(optimizer)):
+            raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that one first.")
+        self._watch.start()
+        self._attachment = Attachment(optimizer, mine, lambda parameters, fold: self._step(parameters, fold=fold))
+        return self
+
+    def detach(self) -> None:
+        """Leave the optimizer and the model: all hooks are taken off.
+
+        The statistics stay, and `attach` takes them up again.
+        """
+        if self._attachment is not None:
+            self._attachment.detach()
+            self._attachment = None
+        self._watch.stop()
+
+    def discard(self) -> None:
+        """Forget the rows seen since the last step, as when their gradient is thrown away.
+
+        Gradients set to None or to zero do this by themselves at the next backward.
+        """
+        for observer in self._watch.observers.values():
+            observer.discard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on from here: the averages of each layer and its pending rows."""
+        return state.save(self._watch.observers, self.options)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take up a saved state.
+
+        Raises:
+            ValueError: If it belongs to another model or to other options; nothing is changed then.
+        """
+        state.load(state_dict, self._watch.observers, self.options)
+
+    def report(self) -> Report:
+        """What is preconditioned, what is not and why, layer by layer. Print it."""
+        parameters = self._attachment.parameters() if self._attachment is not None else None
+        return describe(self._watch, self.options, lambda observer: self._why_left_alone(observer, parameters))
+
+    def __enter__(self) -> "BNP":
+        """Use as a context manager, which detaches at the end."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Detach."""
+        self.detach()
+
+    def __repr__(self) -> str:
+        """The options and the number of layers."""
+        options = ", ".join(f"{name}={value!r}" for name, value in asdict(self.options).items())
+        return f"BNP({type(self.model).__name__}, {len(self._watch.observers)} layers, {options})"
+
+    @torch.no_grad()
+    def _step(self, parameters: set[int] | None, *, fold: bool) -> None:
+        """One step over the layers whose weight is among the parameters (None: all)."""
+        self._watch.synchronize()
+        unheard = []
+        for observer in self._watch.observers.values():
+            weight = observer.weight
+            if weight is not None and weight.grad is not None and self._why_left_alone(observer, parameters) is None:
+                if observer.pending is None:
+                    unheard.append(observer)
+                else:
+                    self._precondition(observer, observer.pending, parameters, fold=fold)
+            observer.discard()
+        _say_unheard(unheard)
+        self._alarm.check()
+
+    def _precondition(self, observer: Observer, rows: Rows, parameters: set[int] | None, *, fold: bool) -> None:
+        """Replace the gradients of one layer."""
+        weight, bias = observer.gradients(parameters)
+        mean, variance = self._statistics(observer, rows, weight, bias, fold=fold)
+
+        buffer = weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
+        units = observer.units(buffer)
+        groups, outputs, inputs, sites = units.shape
+        mean = mean.reshape(groups, 1, inputs, -1)
+        variance = variance.reshape(groups, 1, inputs, -1)
+        q2 = transform.squared_norm(inputs * sites, rows.samples, rows.outputs)
+        if bias is None and self.options.no_bias == "second_moment":
+            variance = transform.second_moment(mean, variance)
+        scale = transform.regularized(variance, self.options.eps1, self.options.eps2)
+
+        if bias is None:
+            new_weight = transform.precondition_without_bias(at_least_float32(units), scale, q2)
+        else:
+            bias_units = at_least_float32(bias).reshape(groups, outputs, 1, 1)
+            new_weight, new_bias = transform.precondition(at_least_float32(units), bias_units, mean, scale, q2)
+            bias.copy_(new_bias.reshape(bias.shape))
+        units.copy_(new_weight)
+        if buffer is not weight:
+            weight.copy_(buffer)
+
+    def _statistics(
+        self, observer: Observer, rows: Rows, weight: Tensor, bias: Tensor | None, *, fold: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The mean and variance for this step, once its rows are folded in."""
+        batch = rows.moments.to(weight.device)
+        if observer.running is None:
+            observer.running = RunningAverage(batch.mean, debias=self.options.debias)
+        running = observer.running
+        running.to(weight.device)
+        if running.mean.shape != batch.mean.shape:
+            raise ValueError(
+                f"Layer {observer.name!r} has statistics of shape {tuple(running.mean.shape)}, its input has "
+                f"{tuple(batch.mean.shape)}; make a new BNP for the changed layer."
+            )
+        variance = running.variance_of(batch)
+        accept = all_finite(variance, weight, bias)
+        if fold:
+            running.fold(batch.mean, variance, rho=self.options.rho, accept=accept)
+            self._alarm.watch(~accept)
+        mean_now, variance_now = running.estimate()
+        if self.options.statistics == "running":
+            return mean_now, variance_now
+        if batch.count == 1:
+            self._say_single_row(observer)
+            return mean_now, variance_now
+        return torch.where(accept, batch.mean, mean_now), torch.where(accept, variance, variance_now)
+
+    def _why_left_alone(self, observer: Observer, parameters: set[int] | None) -> str | None:
+        if parameters is not None and id(observer.weight) not in parameters:
+            return "its weight is not in the attached optimizer"
+        return self._watch.why_left_alone(observer)
+
+    def _say_single_row(self, observer: Observer) -> None:
+        if not self._said_single_row:
+            self._said_single_row = True
+            _warn(
+                f"Layer {observer.name!r} saw a single row in a step, which has no variance of its own: with "
+                "statistics='batch' the running statistics are used in such a step."
+            )
+
+
+def _say_unheard(observers: list[Observer]) -> None:
+    names = [observer.name for observer in observers if not observer.unheard]
+    for observer in observers:
+        observer.unheard = True
+    if names:
+        _warn(
+            f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
+            "as they are. (A layer is seen when it is called as a module; nn.MultiheadAttention does not call its "
+            "out_proj.)"
+        )
+
+
+def _say_not_finite() -> None:
+    _warn(
+        "A step had inputs or gradients that are not finite; the running averages of these layers were left as they "
+        "were. BNP.report() counts such steps for each layer."
+    )
+
+
+def _say_if_distributed() -> None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        _warn(
+            "BNP does not share its statistics between processes: with different data in each of them their weights "
+            "will drift apart."
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, TrimtabWarning, stacklevel=3)

@@ -1,0 +1,89 @@
+"""Saving and taking up what BNP knows, as a dictionary of tensors and numbers."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from trimtab.bnp.observer import Observer
+from trimtab.bnp.options import Options
+from trimtab.bnp.statistics import Moments, Rows, RunningAverage
+
+VERSION = 1
+# Options that decide what the saved numbers mean. The others may differ between saving and loading.
+_MEANING = ("debias", "spatial")
+
+
+def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
+    """The state of all layers, by name."""
+    layers = {name: _save_layer(observer) for name, observer in observers.items()}
+    return {"version": VERSION, "options": asdict(options), "layers": layers}
+
+
+def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: Options) -> None:
+    """Give the layers a saved state: all of them or, if something does not fit, none."""
+    if not (isinstance(saved, Mapping) and {"version", "options", "layers"} <= saved.keys()):
+        raise ValueError("This is not a state of BNP: it has no version, options and layers.")
+    if saved["version"] != VERSION:
+        raise ValueError(f"The state has version {saved['version']!r}; this trimtab reads version {VERSION}.")
+    for name in _MEANING:
+        theirs, ours = saved["options"].get(name), getattr(options, name)
+        if theirs != ours:
+            raise ValueError(f"The state was saved with {name}={theirs!r}, but this BNP has {name}={ours!r}.")
+    for name in observers.keys() - saved["layers"].keys():
+        raise ValueError(f"The state has nothing for layer {name!r}; is it from another model?")
+    for name in saved["layers"].keys() - observers.keys():
+        raise ValueError(f"The state has a layer {name!r} that this model does not have or BNP skips.")
+    loaded = [(observer, _load_layer(observer, saved["layers"][name])) for name, observer in observers.items()]
+    for observer, (running, pending) in loaded:
+        observer.restore(running, pending)
+
+
+def _save_layer(observer: Observer) -> dict[str, Any]:
+    running, pending = observer.running, observer.pending
+    return {
+        "running": None if running is None else {k: v.detach().clone() for k, v in running.tensors().items()},
+        "pending": None
+        if pending is None
+        else {
+            "count": pending.moments.count,
+            "mean": pending.moments.mean.detach().clone(),
+            "variance": pending.moments.variance.detach().clone(),
+            "samples": pending.samples,
+            "outputs": pending.outputs,
+        },
+    }
+
+
+def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAverage | None, Rows | None]:
+    running: RunningAverage | None = None
+    pending: Rows | None = None
+    try:
+        if (averages := saved["running"]) is not None:
+            running = RunningAverage(_for_layer(observer, averages["mean"]), debias=observer.options.debias)
+            running.variance = _for_layer(observer, averages["variance"])
+            for name in ("weight", "steps", "skipped"):
+                setattr(running, name, averages[name].to(running.mean.device, copy=True))
+            running.mean = _for_layer(observer, averages["mean"])
+        if (rows := saved["pending"]) is not None:
+            moments = Moments(rows["count"], _for_layer(observer, rows["mean"]), _for_layer(observer, rows["variance"]))
+            pending = Rows(moments, samples=rows["samples"], outputs=rows["outputs"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"The state of layer {observer.name!r} is damaged: {error}.") from error
+    return running, pending
+
+
+def _for_layer(observer: Observer, saved: Tensor) -> Tensor:
+    """A copy on the layer's device, if it has as many entries as the layer has inputs (times sites)."""
+    weight = observer.weight
+    if weight is None or isinstance(weight, nn.UninitializedParameter):
+        return saved.clone()
+    groups, _, inputs, sites = observer.units(weight.detach().contiguous()).shape
+    columns = (groups * inputs, groups * inputs * sites)
+    if saved.numel() not in columns:
+        raise ValueError(
+            f"The state of layer {observer.name!r} has {saved.numel()} columns, but the layer has {columns[0]}; "
+            "is it from another model?"
+        )
+    return saved.to(weight.device, copy=True)

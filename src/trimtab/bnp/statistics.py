@@ -1,0 +1,166 @@
+"""Mean and variance of a layer's input: of one forward, of one step, of the whole run.
+
+The rows are those of the matrix H of the bnp paper (its extended form 𝓗 for convolutions),
+the columns are what the layer's weights multiply.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and biased variance of each column over a number of rows (eqs. 19 to 22).
+
+    Attributes:
+        count: How many rows.
+        mean: The mean of each column; its shape is the shape of the columns.
+        variance: The variance of each column about `mean`, divided by `count`.
+    """
+
+    count: int
+    mean: Tensor
+    variance: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, *, columns: int | Sequence[int]) -> "Moments":
+        """Moments of a tensor: the dimensions in `columns` stay, all others are rows.
+
+        Computed in float32 at least, whatever the type of `x`. The result holds no reference to `x`.
+        """
+        x = at_least_float32(x.detach())
+        kept = {dim % x.ndim for dim in ([columns] if isinstance(columns, int) else columns)}
+        rows = [dim for dim in range(x.ndim) if dim not in kept]
+        count = math.prod(x.shape[dim] for dim in rows)
+        if not rows:  # torch reads an empty list of dimensions as all of them
+            return cls(1, x.clone(), x - x)  # x - x and not 0: what is not finite has no variance
+        if count == 0:
+            nothing = x.new_zeros([x.shape[dim] for dim in sorted(kept)])
+            return cls(0, nothing, nothing)
+        variance, mean = torch.var_mean(x, rows, correction=0)
+        return cls(count, mean, variance)
+
+    def merge(self, other: "Moments") -> "Moments":
+        """The moments of both sets of rows together, about their common mean (Chan et al.)."""
+        if other.count == 0:
+            return self
+        if self.count == 0:
+            return other
+        other = other.to(self.mean.device)
+        count = self.count + other.count
+        share = other.count / count
+        shift = other.mean - self.mean
+        mean = self.mean + share * shift
+        variance = (1 - share) * self.variance + share * other.variance + share * (1 - share) * shift.square()
+        return Moments(count, mean, variance)
+
+    def with_zero_rows(self, count: int) -> "Moments":
+        """The moments after adding rows of zeros, as a transposed convolution inserts them."""
+        zeros = torch.zeros_like(self.mean)
+        return self.merge(Moments(max(count, 0), zeros, zeros))
+
+    def to(self, device: torch.device) -> "Moments":
+        """The same moments on a device."""
+        return replace(self, mean=self.mean.to(device), variance=self.variance.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the forwards of a step have shown of a layer's input.
+
+    Attributes:
+        moments: Of the columns of H. Their shape is (inputs,) or (inputs, *sites), with the inputs of
+            all groups in order.
+        samples: N, the samples in these rows.
+        outputs: The rows of H: N times the number of output positions.
+    """
+
+    moments: Moments
+    samples: int
+    outputs: int
+
+    def merge(self, other: "Rows") -> "Rows":
+        """Both together: rows are pooled over all forwards of a step."""
+        moments = self.moments.merge(other.moments)
+        return Rows(moments, self.samples + other.samples, self.outputs + other.outputs)
+
+
+class RunningAverage:
+    """The running mean and variance of Algorithms 2 and 3, step 2.
+
+    It starts at mean 0 and variance 1. With `debias` it starts at 0 and 0 instead, and what it has
+    gathered is divided by 1 − ρᵗ, which is the sum of the weights of the t batches folded in.
+
+    Attributes:
+        mean: The running mean (before the division).
+        variance: The running variance (before the division).
+        weight: 1 − ρᵗ, kept by the same recursion as the averages, so that it rounds as they do.
+        steps: How many batches have been folded in.
+        skipped: How many were not, because something in them was not finite.
+    """
+
+    __slots__ = ("debias", "mean", "skipped", "steps", "variance", "weight")
+
+    def __init__(self, like: Tensor, *, debias: bool) -> None:
+        """Start an average for columns of the shape, type and device of `like`."""
+        self.debias = debias
+        self.mean = torch.zeros_like(like)
+        self.variance = torch.zeros_like(like) if debias else torch.ones_like(like)
+        self.weight = like.new_zeros(())
+        self.steps = torch.zeros((), dtype=torch.int64, device=like.device)
+        self.skipped = torch.zeros_like(self.steps)
+
+    def estimate(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance to be used now; 0 and 1 while nothing has been folded in."""
+        if not self.debias:
+            return self.mean, self.variance
+        started = self.weight > 0
+        weight = torch.where(started, self.weight, 1)
+        return self.mean / weight, torch.where(started, self.variance / weight, 1)
+
+    def variance_of(self, batch: Moments) -> Tensor:
+        """The batch's variance; for a single row its squared distance to the running mean so far.
+
+        The latter is the paper's rule for mini-batch size 1 (Sec. 3.3, after Algorithm 2).
+        """
+        if batch.count > 1:
+            return batch.variance
+        mean, _ = self.estimate()
+        return (batch.mean - mean).square()
+
+    def fold(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> None:
+        """Move the averages by one batch where `accept`, a boolean on the device, is true.
+
+        It is decided without asking the device for the answer: a refused batch is replaced by the
+        averages themselves, and moving towards oneself changes nothing.
+        """
+        self.mean = self.mean.lerp(torch.where(accept, mean, self.mean), 1 - rho)
+        self.variance = self.variance.lerp(torch.where(accept, variance, self.variance), 1 - rho)
+        self.weight = self.weight.lerp(torch.where(accept, 1, self.weight), 1 - rho)
+        self.steps = self.steps + accept
+        self.skipped = self.skipped + ~accept
+
+    def to(self, device: torch.device) -> None:
+        """Move the averages to a device."""
+        for name, value in self.tensors().items():
+            setattr(self, name, value.to(device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All there is to save."""
+        return {name: getattr(self, name) for name in ("mean", "variance", "weight", "steps", "skipped")}
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """The tensor in its own type, or in float32 if that is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def all_finite(*tensors: Tensor | None) -> Tensor:
+    """Whether no entry is infinite or not a number: a boolean that stays on the device."""
+    largest = (torch.linalg.vector_norm(x, ord=math.inf) for x in tensors if x is not None)
+    return functools.reduce(torch.logical_and, (norm.isfinite() for norm in largest))

@@ -1,0 +1,69 @@
+"""The pure functions, against the dense matrix."""
+
+import ast
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.bnp.oracle import preconditioner
+from trimtab.bnp import transform
+
+
+def test_steps_4_and_5_are_the_matrix() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(1, 3, 4, 1, dtype=torch.float64), torch.randn(1, 3, 1, 1, dtype=torch.float64)
+    mean, scale = torch.randn(1, 1, 4, 1, dtype=torch.float64), torch.rand(1, 1, 4, 1, dtype=torch.float64) + 0.1
+    new_weight, new_bias = transform.precondition(weight, bias, mean, scale, q2=2.5)
+    p = preconditioner(mean.flatten().numpy(), scale.flatten().numpy())
+    for i in range(3):
+        expected = p @ p.T @ np.concatenate([bias[0, i].flatten(), weight[0, i].flatten()]) / 2.5
+        np.testing.assert_allclose(np.concatenate([new_bias[0, i, 0], new_weight[0, i, :, 0]]), expected, rtol=1e-13)
+
+
+def test_it_is_linear_so_a_loss_scale_passes_through() -> None:
+    torch.manual_seed(0)
+    arguments = torch.randn(2, 3, 4, 9), torch.randn(2, 3, 1, 1)
+    mean, scale = torch.randn(2, 1, 4, 1), torch.rand(2, 1, 4, 1) + 0.1
+    plain = transform.precondition(*arguments, mean, scale, q2=1.5)
+    scaled = transform.precondition(*(1024 * g for g in arguments), mean, scale, q2=1.5)
+    for a, b in zip(plain, scaled, strict=True):
+        torch.testing.assert_close(1024 * a, b)
+
+
+@pytest.mark.parametrize(
+    ("fan_in", "samples", "outputs", "expected"),
+    [
+        (100, 60, 60, 100 / 60),  # dense, n > N
+        (100, 200, 200, 1.0),  # dense, n < N
+        (27, 128, 128 * 32 * 32, 32.0),  # convolution, √(r s)
+        (4608, 2, 2 * 16, 2304.0),  # convolution, c k²/N
+        (64, 1, 1, 64.0),  # one sample
+    ],
+)
+def test_squared_norm(fan_in: int, samples: int, outputs: int, expected: float) -> None:
+    assert transform.squared_norm(fan_in, samples, outputs) == pytest.approx(expected)
+
+
+def test_regularized_takes_the_maximum_of_each_group() -> None:
+    variance = torch.tensor([[1.0, 2.0], [10.0, 5.0]]).reshape(2, 1, 2, 1)
+    expected = torch.tensor([[1.0 + 0.2 + 0.5, 2.0 + 0.2 + 0.5], [10.0 + 1 + 0.5, 5.0 + 1 + 0.5]])
+    torch.testing.assert_close(transform.regularized(variance, 0.1, 0.5).reshape(2, 2), expected)
+
+
+def test_uncentred_columns_scaled_by_the_second_moment_have_equal_norm() -> None:
+    """Lemma A1's scaling; by the variance a large mean would leave them far apart."""
+    h = torch.randn(500, 3, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.2]) + torch.tensor([10.0, 0.0, 3.0])
+    square = transform.second_moment(h.mean(0), h.var(0, correction=0))
+    norms = (h / square.sqrt()).norm(dim=0)
+    torch.testing.assert_close(norms, torch.full((3,), math.sqrt(500), dtype=torch.float64))
+
+
+def test_transform_is_pure() -> None:
+    """It imports arithmetic and the tensor type only: no hooks, no modules, no state."""
+    tree = ast.parse(inspect.getsource(transform))
+    imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert imports == ["import math", "from torch import Tensor"]
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
