@@ -62,7 +62,7 @@ def plain_step(model: nn.Module, x: Tensor, **options: object) -> tuple[list[Ten
     """Gradients and statistics of one BNP step of a copy of the model, done in the plainest way."""
     model = copy.deepcopy(model)
     model.zero_grad()
-    with trimtab.BNP(model, **options) as bnp:  # type: ignore[arg-type]
+    with trimtab.BNP(model, **options) as bnp:
         loss_of(model, x).backward()
         bnp.step()
         return gradients(model), statistics(bnp)

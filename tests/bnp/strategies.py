@@ -58,9 +58,7 @@ def convolution_case(draw: st.DrawFn, transposed: bool) -> tuple[nn.Module, list
         stride = tuple(draw(small) for _ in range(space))
         # Padding up to half of the kernel, so that no output is smaller than its input.
         padding = tuple(draw(st.integers(0, d * (k - 1) // 2)) for k, d in zip(kernel, dilation, strict=True))
-        extra = tuple(
-            draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)
-        )
+        extra = tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
         settings |= {"stride": stride, "padding": padding, "output_padding": extra}
         layer = TRANSPOSED[space](groups * per_group, groups * out_per_group, **settings)
         size = tuple(draw(st.integers(1, 3)) for _ in range(space))

@@ -1,5 +1,7 @@
 """Prop. 7: a BN network without gradient through its statistics takes BNP's step on the network it amounts to."""
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ def test_one_step_of_a_deep_network() -> None:
     torch.manual_seed(0)
     widths = [7, 6, 5, 3]
     x, target = 1 + 3 * torch.randn(32, 7, dtype=torch.float64), torch.randn(32, 3, dtype=torch.float64)
-    layers = [nn.Linear(a, b).double() for a, b in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(a, b).double() for a, b in itertools.pairwise(widths)]
     inputs: list[Tensor] = []
     modules: list[nn.Module] = []
     for layer in layers:
@@ -75,7 +77,7 @@ def test_one_step_of_a_convolution() -> None:
 
     def merge() -> tuple[Tensor, Tensor]:
         scaled = conv.weight.detach() / variance.sqrt()[:, None, None]
-        return scaled, conv.bias.detach() - (scaled * mean[:, None, None]).sum((1, 2, 3))  # type: ignore[union-attr]
+        return scaled, conv.bias.detach() - (scaled * mean[:, None, None]).sum((1, 2, 3))
 
     with torch.no_grad():
         for parameter, value in zip(plain.parameters(), merge(), strict=True):

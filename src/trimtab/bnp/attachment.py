@@ -18,9 +18,7 @@ class Attachment:
     true in the first call of an optimizer step.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, layers: set[int], precondition: Callable[[set[int], bool], None]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, layers: set[int], precondition: Callable[[set[int], bool], None]) -> None:
         """Hook into the optimizer, for the layers with these weights."""
         self.optimizer = optimizer
         self.layers = layers

@@ -5,7 +5,7 @@ both reaches that output and computes the gradient of the layer's weight. What i
 reaches a loss, or is differentiated for another purpose (an input's gradient, say) leaves no trace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from trimtab.bnp.statistics import Rows, RunningAverage
 
 # The number of the backward that is running in this thread, −1 outside one. torch's own
 # register_multi_grad_hook tells backwards apart by it.
-_current_backward: Any = torch._C._current_graph_task_id  # type: ignore[attr-defined]
+_current_backward: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class ModuleHook:
@@ -153,7 +153,10 @@ class Observer:
             self._reached.setdefault(_current_backward(), []).append(forward)
 
         for y in outputs:
-            y.register_hook(reached)
+            # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
+            # graph, and its base keeps the old one.
+            base = y._base
+            (base if base is not None and base.requires_grad else y).register_hook(reached)
 
     def _watch(self, weight: nn.Parameter | None) -> None:
         """Put the hooks on this weight, and on no other."""

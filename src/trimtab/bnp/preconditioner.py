@@ -126,7 +126,7 @@ class BNP:
         if not mine:
             raise ValueError("The optimizer holds the weight of none of this model's layers; is it another model's?")
         if any(mine & other.layers for other in attached_to(optimizer)):
-            raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that one first.")
+            raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that first.")
         self._watch.start()
         self._attachment = Attachment(optimizer, mine, lambda parameters, fold: self._step(parameters, fold=fold))
         return self

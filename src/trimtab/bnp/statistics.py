@@ -4,7 +4,6 @@ The rows are those of the matrix H of the bnp paper (its extended form 𝓗 for 
 the columns are what the layer's weights multiply.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -162,5 +161,5 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def all_finite(*tensors: Tensor | None) -> Tensor:
     """Whether no entry is infinite or not a number: a boolean that stays on the device."""
-    largest = (torch.linalg.vector_norm(x, ord=math.inf) for x in tensors if x is not None)
-    return functools.reduce(torch.logical_and, (norm.isfinite() for norm in largest))
+    checks = [torch.linalg.vector_norm(x, ord=math.inf).isfinite() for x in tensors if x is not None]
+    return torch.stack(checks).all()

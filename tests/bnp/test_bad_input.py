@@ -1,0 +1,63 @@
+"""Bad input gets a clear error, and nothing is changed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trimtab
+from tests.bnp.helpers import small_model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho": 1.0}, "rho must be a number in"),
+        ({"rho": -0.1}, "rho"),
+        ({"rho": float("nan")}, "rho"),
+        ({"rho": "0.9"}, "rho"),
+        ({"eps1": -1e-9}, "eps1 must be a finite number, 0 or larger"),
+        ({"eps2": float("inf")}, "eps2"),
+        ({"eps2": None}, "eps2"),
+        ({"statistics": "mean"}, "statistics must be one of 'running', 'batch', not 'mean'"),
+        ({"spatial": "pixel"}, "spatial must be one of"),
+        ({"tokens": "words"}, "tokens must be one of"),
+        ({"no_bias": "none"}, "no_bias must be one of"),
+        ({"debias": "yes"}, "debias must be True or False"),
+        ({"skip": "head"}, "no layer matches 'head'; the layers are '0', '2', '5', '7'"),
+        ({"skip": ["0", "nothing*"]}, r"no layer matches 'nothing\*'"),
+        ({"skip": "*"}, "no layer that BNP can precondition"),
+    ],
+)
+def test_options(options: dict[str, Any], message: str) -> None:
+    model = small_model()
+    with pytest.raises(ValueError, match=message):
+        trimtab.BNP(model, **options)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_option_that_does_not_exist() -> None:
+    with pytest.raises(TypeError, match="momentum"):
+        trimtab.BNP(small_model(), momentum=0.9)
+
+
+@pytest.mark.parametrize("model", [None, "resnet", [nn.Linear(2, 2)], torch.randn(3)], ids=lambda m: type(m).__name__)
+def test_not_a_module(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"BNP takes a torch\.nn\.Module"):
+        trimtab.BNP(model)
+    with pytest.raises(TypeError, match=r"without_batchnorm takes a torch\.nn\.Module"):
+        trimtab.without_batchnorm(model)
+
+
+def test_no_supported_layer() -> None:
+    with pytest.raises(ValueError, match="no layer that BNP can precondition"):
+        trimtab.BNP(nn.Sequential(nn.ReLU(), nn.GRU(2, 2)))
+
+
+def test_site_statistics_of_a_transposed_convolution() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ConvTranspose2d(1, 1, 3))
+    with pytest.raises(ValueError, match="Layer '1': spatial='site' is not defined for ConvTranspose2d"):
+        trimtab.BNP(model, spatial="site")
+    assert not model[0]._forward_hooks
+    trimtab.BNP(model, spatial="site", skip="1")

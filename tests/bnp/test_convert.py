@@ -1,0 +1,120 @@
+"""Taking BatchNorm out of a model."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trimtab
+
+
+def biases(model: nn.Module) -> dict[str, bool]:
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)}
+    return {name: layer.bias is not None for name, layer in layers.items()}
+
+
+def test_sequential() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False),
+        nn.SyncBatchNorm(6),
+        nn.Flatten(),
+        nn.Linear(6 * 36, 5, bias=False),
+        nn.ReLU(),
+        nn.Linear(5, 5, bias=False),
+        nn.Dropout(),
+        nn.BatchNorm1d(5),
+        nn.Linear(5, 2, bias=False),
+    )
+    plain = trimtab.without_batchnorm(model)
+    assert biases(plain) == {"0": True, "3": True, "6": False, "8": True, "11": False}
+    assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in plain.modules())
+    assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    assert not biases(model)["0"]
+    assert plain(torch.randn(2, 3, 6, 6)).shape == (2, 2)
+    for name, parameter in plain.named_parameters():
+        kept = dict(model.named_parameters()).get(name)
+        expected = torch.zeros_like(parameter) if kept is None else kept
+        assert torch.equal(parameter, expected), name
+        assert parameter is not kept
+
+
+class PreActivationBlock(nn.Module):
+    """Its last convolution meets a BatchNorm only in the next block, through the sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv1(self.bn1(x).relu())
+        out = self.conv2(self.bn2(out).relu())
+        return x + out
+
+
+def test_biases_are_found_through_sums_and_pooling() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        PreActivationBlock(4),
+        PreActivationBlock(4),
+        nn.AvgPool2d(2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 2, bias=False),
+    )
+    plain = trimtab.without_batchnorm(model)
+    found = biases(plain)
+    assert found.pop("7") is False
+    assert all(found.values())
+    assert len(found) == 5
+
+
+class Untraceable(nn.Module):
+    """torch.fx cannot follow a branch on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(4, 4, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.head = nn.Conv2d(4, 2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.conv1(x))
+        if x.sum() > 0:
+            x = x.relu()
+        y: Tensor = self.head(self.bn2(self.conv2(x)))
+        return y
+
+
+def test_a_model_that_cannot_be_traced() -> None:
+    assert biases(trimtab.without_batchnorm(Untraceable())) == {"conv1": True, "conv2": True, "head": False}
+
+
+def test_a_batchnorm_alone_and_a_model_without_any() -> None:
+    assert isinstance(trimtab.without_batchnorm(nn.BatchNorm1d(3)), nn.Identity)
+    model = nn.Linear(3, 2, bias=False)
+    assert trimtab.without_batchnorm(model).bias is None
+
+
+def test_bias_goes_where_the_weight_is() -> None:
+    model = nn.Sequential(nn.Linear(3, 2, bias=False, dtype=torch.float64), nn.BatchNorm1d(2, dtype=torch.float64))
+    model[0].requires_grad_(False)
+    plain = trimtab.without_batchnorm(model)
+    bias = plain[0].bias
+    assert bias.dtype == torch.float64
+    assert not bias.requires_grad
+
+
+def test_lazy_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="run a batch through it first"):
+        trimtab.without_batchnorm(nn.Sequential(nn.LazyConv2d(3, 3, bias=False), nn.LazyBatchNorm2d()))
+
+
+def test_bnp_centres_what_it_could_not_before() -> None:
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    report = trimtab.BNP(trimtab.without_batchnorm(model)).report()
+    assert [layer.bias for layer in report.layers] == [True, True]

@@ -1,0 +1,303 @@
+"""Which rows count: those whose gradient the step will use, each once."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import trimtab
+from tests.bnp.helpers import (
+    assert_same,
+    batch,
+    gradients,
+    loss_of,
+    pending_rows,
+    plain_step,
+    small_model,
+    statistics,
+)
+
+NOTHING = {"0": 0, "2": 0, "5": 0, "7": 0}
+
+
+def test_forward_alone_leaves_no_trace() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    with torch.no_grad():
+        model(batch(1))
+    with torch.inference_mode():
+        model(batch(1))
+    model.eval()
+    model(batch(1))
+    model.train()
+    model(batch(2))
+    assert pending_rows(bnp) == NOTHING
+    expected = plain_step(model, batch(3))
+    loss_of(model, batch(3)).backward()
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_output_that_never_reaches_the_loss() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    unused = model(batch(1))
+    loss_of(model, batch(2)).backward()
+    assert pending_rows(bnp) == {"0": 6 * 16, "2": 6 * 16, "5": 6, "7": 6}
+    del unused
+    bnp.step()
+    assert_same(gradients(model), plain_step(model, batch(2))[0])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("style", ["whole", "sequential"])
+def test_activation_checkpointing_equals_the_plain_run(reentrant: bool, style: str) -> None:
+    model = small_model()
+    expected = plain_step(model, batch(1))
+    with trimtab.BNP(model) as bnp:
+        x = batch(1).requires_grad_()
+        if style == "whole":
+            y: Tensor = checkpoint(model, x, use_reentrant=reentrant)
+        else:
+            y = checkpoint_sequential(model, 3, x, use_reentrant=reentrant)
+        (y.square().sum() / 6).backward()
+        bnp.step()
+        assert_same(gradients(model), expected[0])
+        assert_same(statistics(bnp), expected[1])
+
+
+def test_micro_batches_equal_the_whole_batch() -> None:
+    model = small_model()
+    expected = plain_step(model, batch(1))
+    bnp = trimtab.BNP(model)
+    for part in batch(1).split([1, 3, 2]):
+        loss_of(model, part).backward()
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_a_module_used_twice_pools_its_rows() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3).double()
+    a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    with trimtab.BNP(layer) as bnp:
+        (layer(a).square().sum() + layer(b).square().sum()).backward()
+        bnp.step()
+        twice = gradients(layer), statistics(bnp)
+    layer.zero_grad()
+    with trimtab.BNP(layer) as bnp:
+        layer(torch.cat([a, b])).square().sum().backward()
+        bnp.step()
+        assert_same(gradients(layer), twice[0])
+        assert_same(statistics(bnp), twice[1])
+
+
+def test_weight_sharing_through_time_pools_all_positions() -> None:
+    """A cell unrolled in time: one layer, five calls in one graph."""
+    torch.manual_seed(0)
+    cell = nn.Linear(3, 3).double()
+    bnp = trimtab.BNP(cell)
+    h = torch.randn(2, 3, dtype=torch.float64)
+    for _ in range(5):
+        h = cell(h).tanh()
+    h.sum().backward()
+    assert pending_rows(bnp) == {"": 10}
+
+
+def test_an_empty_batch_is_ignored() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(1)[:0]).backward()
+    assert pending_rows(bnp) == NOTHING
+    expected = plain_step(model, batch(1))
+    loss_of(model, batch(1)).backward()
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+
+
+@pytest.mark.parametrize("drop", ["none", "zero", "optimizer", "discard"])
+def test_rows_are_dropped_with_their_gradient(drop: str) -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(1)).backward()
+    if drop == "discard":
+        model.zero_grad()
+        bnp.discard()
+        assert pending_rows(bnp) == NOTHING
+    elif drop == "optimizer":
+        torch.optim.SGD(model.parameters(), lr=1.0).zero_grad()
+    else:
+        model.zero_grad(set_to_none=drop == "none")
+    expected = plain_step(model, batch(2))
+    loss_of(model, batch(2)).backward()
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_a_gradient_that_is_clipped_between_micro_batches_is_not_dropped() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(1)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    loss_of(model, batch(2)).backward()
+    assert pending_rows(bnp)["7"] == 12
+
+
+def test_a_layer_whose_gradient_was_dropped_and_not_renewed_folds_nothing() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(1)).backward()
+    model.zero_grad()
+    bnp.step()
+    assert pending_rows(bnp) == NOTHING
+    assert statistics(bnp) == {}
+
+
+def test_two_backwards_through_one_forward_count_its_rows_once() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss = loss_of(model, batch(1))
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)
+    assert pending_rows(bnp)["7"] == 6
+    bnp.step()
+    model.zero_grad()
+    loss.backward()  # the same forward again, for another step
+    assert pending_rows(bnp)["7"] == 6
+
+
+def test_a_gradient_of_the_input_alone_is_not_a_step() -> None:
+    """Adversarial examples and saliency: autograd.grad to the input brings no gradient to the weights."""
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    x = batch(1).requires_grad_()
+    for _ in range(3):
+        torch.autograd.grad(loss_of(model, x), x)
+    loss = loss_of(model, x)
+    torch.autograd.grad(loss, x, retain_graph=True)
+    assert pending_rows(bnp) == NOTHING
+    loss.backward()
+    assert pending_rows(bnp)["7"] == 6
+
+
+def test_gradients_taken_by_hand() -> None:
+    """torch.autograd.grad to the parameters, summed over micro-batches and assigned by the user."""
+    model = small_model()
+    expected = plain_step(model, batch(1))
+    bnp = trimtab.BNP(model)
+    parameters = list(model.parameters())
+    parts = [torch.autograd.grad(loss_of(model, part), parameters) for part in batch(1).split(3)]
+    for parameter, grads in zip(parameters, zip(*parts, strict=True), strict=True):
+        parameter.grad = sum(grads, torch.zeros_like(parameter))
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_gradient_penalty() -> None:
+    """A double backward counts the rows once."""
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    x = batch(1).requires_grad_()
+    (slope,) = torch.autograd.grad(loss_of(model, x), x, create_graph=True)
+    (slope.square().sum() + loss_of(model, x)).backward()
+    assert pending_rows(bnp)["7"] == 12
+
+
+def test_torch_func_leaves_no_trace() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    torch.func.grad(loss)(parameters, batch(1))
+    torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, batch(1)[:, None])
+    assert pending_rows(bnp) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "after", [nn.ReLU(inplace=True), nn.Dropout(0.5, inplace=True), nn.Identity()], ids=lambda m: type(m).__name__
+)
+@pytest.mark.parametrize("shape", [(4, 3), (4, 2, 3)])
+def test_the_output_may_be_changed_in_place(after: nn.Module, shape: tuple[int, ...]) -> None:
+    layer = nn.Linear(3, 5)
+    bnp = trimtab.BNP(layer)
+    after(layer(torch.randn(shape))).sum().backward()
+    assert pending_rows(bnp) == {"": torch.Size(shape[:-1]).numel()}
+
+
+def test_nothing_of_the_forward_is_kept_alive() -> None:
+    layer = nn.Linear(4, 4)
+    bnp = trimtab.BNP(layer)
+    x = torch.randn(8, 4)
+    y = layer(x)
+    references = weakref.ref(x), weakref.ref(y)
+    y.sum().backward()
+    del x, y
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    assert pending_rows(bnp) == {"": 8}
+
+
+def test_forwards_without_backward_do_not_pile_up() -> None:
+    layer = nn.Linear(4, 4)
+    bnp = trimtab.BNP(layer)
+    x = torch.randn(8, 4, requires_grad=True)
+    for _ in range(50):
+        torch.autograd.grad(layer(x).sum(), x)
+    (observer,) = bnp._watch.observers.values()
+    assert len(observer._reached) <= 1
+
+
+@pytest.mark.parametrize("statistic", [lambda x: x, lambda x: x.bfloat16()], ids=["float32 input", "bfloat16 input"])
+def test_statistics_are_float32_under_autocast(statistic: Callable[[Tensor], Tensor]) -> None:
+    layer = nn.Linear(3, 2)
+    bnp = trimtab.BNP(layer, rho=0.0)
+    x = statistic(1000 + torch.randn(64, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+        assert y.dtype == torch.bfloat16
+        y.float().mean().backward()
+    bnp.step()
+    stats = statistics(bnp)
+    assert stats[".mean"].dtype == torch.float32
+    torch.testing.assert_close(stats[".mean"], x.double().mean(0).float(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(stats[".variance"], x.double().var(0, correction=0).float(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_parameters(dtype: torch.dtype) -> None:
+    """The transform runs in float32; only its result is rounded."""
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 4).to(dtype)
+    twin = nn.Linear(6, 4)
+    x = (torch.randn(16, 6) * 3 + 1).to(dtype)
+    layer(x).float().square().mean().backward()
+    with trimtab.BNP(layer) as bnp:
+        layer.zero_grad()
+        layer(x).float().square().mean().backward()
+        for ours, theirs in zip(twin.parameters(), layer.parameters(), strict=True):
+            assert theirs.grad is not None
+            ours.grad = theirs.grad.float()
+        bnp.step()
+    with trimtab.BNP(twin) as bnp:
+        grads = [p.grad for p in twin.parameters()]
+        twin.zero_grad()
+        twin(x.float()).sum().backward()
+        for p, g in zip(twin.parameters(), grads, strict=True):
+            p.grad = g
+        bnp.step()
+    for ours, theirs in zip(twin.parameters(), layer.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert theirs.grad.dtype == dtype
+        torch.testing.assert_close(ours.grad.to(dtype), theirs.grad, rtol=0, atol=0)
