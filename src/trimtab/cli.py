@@ -1,0 +1,125 @@
+"""The command line: `trimtab`."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+import trimtab
+
+LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="trimtab", description="Batch normalization done to the gradients: a library and a lab."
+    )
+    parser.add_argument("--version", action="version", version=f"trimtab {trimtab.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train small networks with and without BNP and compare them (under 2 minutes on two cores)",
+        description="Trains a small CNN and a small fully connected network on scikit-learn's digits at batch sizes "
+        "64, 4, 2 and 1, as they are, with BatchNorm, with LayerNorm and with BNP, and says which is best.",
+    )
+    demo.add_argument("--out", type=Path, default=Path("trimtab-demo"), help="folder for the figure (%(default)s)")
+    demo.add_argument("--seeds", type=_positive, default=3, help="runs at the chosen learning rate (%(default)s)")
+    demo.add_argument("--jobs", type=_positive, default=None, help="runs at a time (as many as there are cores)")
+    demo.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        _demo(options.out, options.seeds, options.jobs, as_json=options.json)
+    except CommandError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("trimtab: interrupted, nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+class CommandError(Exception):
+    """What a user can mend, in one sentence."""
+
+
+def _demo(out: Path, seeds: int, jobs: int | None, *, as_json: bool) -> None:
+    """Train, then show. What belongs to the lab is imported here, so that the library does without."""
+    missing = [package for module, package in LAB.items() if find_spec(module) is None]
+    if missing:
+        raise CommandError(f"the demo needs {', '.join(missing)}; install them with: pip install 'trimtab[lab]'")
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from trimtab.records import Comparison, machine, usable_cores
+    from trimtab.report import conclusion, draw, table
+    from trimtab.training import demo
+
+    with _folder(out):
+        started = time.monotonic()
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("training small networks", total=demo.amount_of_work(seeds))
+            try:
+                cells = demo.compare(seeds, jobs or usable_cores(), lambda work: progress.advance(task, work))
+            except BrokenProcessPool:
+                raise CommandError("a training process was ended from outside; try again with --jobs 1") from None
+        comparison = Comparison(
+            command=f"trimtab demo --seeds {seeds}",
+            data="scikit-learn's digits: 1000 images to train on, 397 to choose the learning rate, 400 to test",
+            machine=machine(),
+            versions={"trimtab": trimtab.__version__, "torch": torch.__version__},
+            seconds=round(time.monotonic() - started, 1),
+            learning_rates=demo.LEARNING_RATES,
+            cells=tuple(cells),
+            conclusion=conclusion(cells),
+        )
+        figure = out / "demo.png"
+        draw(comparison, figure)
+    if as_json:
+        print(comparison.to_json())
+        return
+    console = Console()
+    console.print(table(comparison))
+    console.print(comparison.conclusion, highlight=False)
+    console.print(
+        f"{comparison.seconds:.0f} s on {comparison.machine}. Figure: {figure}", highlight=False, soft_wrap=True
+    )
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """A folder that can be written to; if the work in it fails and it was made for that, it goes again."""
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot make the folder {path}: {error.strerror}; name another with --out") from error
+    if not os.access(path, os.W_OK):
+        raise CommandError(f"cannot write to the folder {path}; name another with --out")
+    try:
+        yield
+    except BaseException:
+        if made:
+            path.rmdir()
+        raise
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text!r}")
+    return number

@@ -1,0 +1,56 @@
+"""A comparison as a table for the terminal."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from trimtab.records import Cell, Comparison
+
+HEADINGS = {"vanilla": "vanilla", "bn": "BatchNorm", "ln": "LayerNorm", "bnp": "BNP"}
+
+
+def table(comparison: Comparison) -> Table:
+    """One row per network and batch size, one column per method; the best mean of a row is bold."""
+    seeds = max(len(cell.accuracies) for cell in comparison.cells)
+    epochs = {cell.batch_size: cell.epochs for cell in comparison.cells}
+    passes = ", ".join(f"{count} at {size}" for size, count in epochs.items())
+    result = Table(
+        title=f"Test accuracy in %: mean of {seeds} seeds \\[range]; below it the learning rate",
+        caption=f"Epochs by batch size: {passes}.\n"
+        f"Learning rates: the best of {_listed(comparison.learning_rates)} on validation data;\n"
+        "* marks the smallest and the largest of them, beyond which a better one may lie.\n"
+        "– BatchNorm cannot train on one row.",
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+    )
+    methods = list(dict.fromkeys(cell.method for cell in comparison.cells))
+    result.add_column("network")
+    result.add_column("batch", justify="right")
+    for method in methods:
+        result.add_column(HEADINGS.get(method, method), justify="right", no_wrap=True)
+    rows: dict[tuple[str, int], dict[str, Cell]] = {}
+    for cell in comparison.cells:
+        rows.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
+    previous = None
+    for (network, size), row in rows.items():
+        best = max(cell.mean or 0 for cell in row.values())
+        if previous not in (None, network):
+            result.add_section()
+        previous = network
+        texts = [_text(row[method], best) for method in methods]
+        result.add_row(network, str(size), *texts)
+    return result
+
+
+def _text(cell: Cell, best: float) -> str:
+    if cell.mean is None or cell.lr is None:
+        return "–"
+    low, high = 100 * min(cell.accuracies), 100 * max(cell.accuracies)
+    mean = f"{100 * cell.mean:.1f}"
+    mean = f"[bold]{mean}[/bold]" if cell.mean == best else mean
+    return f"{mean} \\[{low:.0f}–{high:.0f}]\n{cell.lr:g}{'*' if cell.lr_at_edge else ''}"
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
