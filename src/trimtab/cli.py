@@ -57,7 +57,8 @@ def _demo(out: Path, seeds: int, jobs: int | None, *, as_json: bool) -> None:
     """Train, then show. What belongs to the lab is imported here, so that the library does without."""
     missing = [package for module, package in LAB.items() if find_spec(module) is None]
     if missing:
-        raise CommandError(f"the demo needs {', '.join(missing)}; install them with: pip install 'trimtab[lab]'")
+        them = "it" if len(missing) == 1 else "them"
+        raise CommandError(f"the demo needs {', '.join(missing)}; install {them} with: pip install 'trimtab[lab]'")
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

@@ -1,0 +1,62 @@
+"""The package as a whole: what importing costs, what the documents say."""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(textwrap.dedent(code), id=f"{path.name}-{number}")
+    for path in DOCUMENTS
+    for number, code in enumerate(re.findall(r"```python\n(.*?)\n *```", path.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+# What a reader of the documents has at hand: a model, data, a loop.
+PREAMBLE = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+                      nn.Linear(8 * 16, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loss_fn = nn.CrossEntropyLoss()
+loader = [(torch.randn(4, 3, 4, 4), torch.randint(10, (4,))) for _ in range(3)]
+"""
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_every_example_in_the_documents_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(PREAMBLE + code, "<document>", "exec"), {"__name__": "__example__"})
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) >= 4
+
+
+def test_importing_trimtab_imports_nothing_of_the_lab() -> None:
+    code = (
+        "import sys, torch; before = set(sys.modules); import trimtab;"
+        "new = {m.split('.')[0] for m in set(sys.modules) - before};"
+        "print(sorted(m for m in new if m not in sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['trimtab']"
+
+
+def test_documents_name_the_two_commands_and_no_absolute_path() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in readme
+    assert "make test" in readme
+    for path in DOCUMENTS:
+        assert not re.search(r"(?<![\w.])/(home|root|tmp|usr|opt)/", path.read_text(encoding="utf-8")), path
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
