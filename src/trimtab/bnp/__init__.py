@@ -2,8 +2,9 @@
 
 from trimtab.bnp.convert import without_batchnorm
 from trimtab.bnp.layers import input_first, output_first, register_layer
+from trimtab.bnp.notice import TrimtabWarning
 from trimtab.bnp.options import Options
-from trimtab.bnp.preconditioner import BNP, TrimtabWarning
+from trimtab.bnp.preconditioner import BNP
 from trimtab.bnp.report import LayerReport, Report
 from trimtab.bnp.statistics import Moments, Rows
 

@@ -62,7 +62,8 @@ class Observer:
         module: The layer.
         pending: The rows seen since the last step whose gradient the weight now holds.
         running: The running averages, from the first step on.
-        unheard: Whether it has been said that the layer had a gradient but no input.
+        said_unheard: Whether it has been said that the layer had a gradient but no input.
+        said_unsuited: Whether it has been said that the layer cannot be preconditioned.
     """
 
     def __init__(self, name: str, module: nn.Module, kind: LayerType, options: Options) -> None:
@@ -73,7 +74,8 @@ class Observer:
         self.options = options
         self.pending: Rows | None = None
         self.running: RunningAverage | None = None
-        self.unheard = False
+        self.said_unheard = False
+        self.said_unsuited = False
         # Forwards reached by a backward that has not (yet) computed the weight's gradient.
         self._reached: dict[int, list[_Forward]] = {}
         # The version of weight.grad when the pending rows' share was last added; None: never was.

@@ -1,6 +1,5 @@
 """`BNP`: what a user holds. It observes a model's layers and changes their gradients at each step."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from types import TracebackType
@@ -13,15 +12,12 @@ from torch.optim import Optimizer
 from trimtab.bnp import state, transform
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.deferred import DeferredAlarm
+from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
 from trimtab.bnp.statistics import Rows, RunningAverage, all_finite, at_least_float32
 from trimtab.bnp.watch import Watch
-
-
-class TrimtabWarning(UserWarning):
-    """Something a user should know of that does not stop the training."""
 
 
 class BNP:
@@ -257,18 +253,18 @@ class BNP:
     def _say_single_row(self, observer: Observer) -> None:
         if not self._said_single_row:
             self._said_single_row = True
-            _warn(
+            say(
                 f"Layer {observer.name!r} saw a single row in a step, which has no variance of its own: with "
                 "statistics='batch' the running statistics are used in such a step."
             )
 
 
 def _say_unheard(observers: list[Observer]) -> None:
-    names = [observer.name for observer in observers if not observer.unheard]
+    names = [observer.name for observer in observers if not observer.said_unheard]
     for observer in observers:
-        observer.unheard = True
+        observer.said_unheard = True
     if names:
-        _warn(
+        say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
             "as they are. (A layer is seen when it is called as a module; nn.MultiheadAttention does not call its "
             "out_proj.)"
@@ -276,7 +272,7 @@ def _say_unheard(observers: list[Observer]) -> None:
 
 
 def _say_not_finite() -> None:
-    _warn(
+    say(
         "A step had inputs or gradients that are not finite; the running averages of these layers were left as they "
         "were. BNP.report() counts such steps for each layer."
     )
@@ -285,11 +281,7 @@ def _say_not_finite() -> None:
 def _say_if_distributed() -> None:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        _warn(
+        say(
             "BNP does not share its statistics between processes: with different data in each of them their weights "
             "will drift apart."
         )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, TrimtabWarning, stacklevel=3)

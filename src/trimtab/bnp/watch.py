@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.layers import layer_type
+from trimtab.bnp.notice import say
 from trimtab.bnp.observer import ModuleHook, Observer
 from trimtab.bnp.options import Options
 
@@ -33,14 +34,15 @@ class Watch:
         self._options = options
         self._skip = skip
         self._handle: RemovableHandle | None = None
-        self._structure: list[int] = []
+        self._modules: list[int] = []
+        self._parameters: list[int] = []
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
         for pattern in skip:
             if not any(_matches(name, pattern) for name in names):
                 raise ValueError(f"skip: no layer matches {pattern!r}; the layers are {', '.join(map(repr, names))}.")
-        self._synchronize()
+        self._look_at_modules()
         if not self.observers:
             raise ValueError(
                 "The model has no layer that BNP can precondition (Linear, Conv, ConvTranspose, or a type "
@@ -56,9 +58,9 @@ class Watch:
         """Put the hooks on, if they are not."""
         if not self.active:
             self._handle = self.model.register_forward_pre_hook(ModuleHook(self._before_forward))
-            self.synchronize()
             for observer in self.observers.values():
                 observer.start()
+            self.synchronize()
 
     def stop(self) -> None:
         """Take the hooks off."""
@@ -69,15 +71,22 @@ class Watch:
             observer.stop()
 
     def synchronize(self) -> None:
-        """Observe layers that were added since, let go of those that were removed."""
-        if _structure(self.model) != self._structure:
-            self._synchronize()
+        """Observe layers that were added since, let go of those that were removed, see what is shared."""
+        modules, parameters = _identities(self.model)
+        if modules != self._modules:
+            self._look_at_modules()
+        if parameters != self._parameters:
+            self._look_at_parameters()
 
-    def _synchronize(self) -> None:
-        modules = list(clean_names(self.model))
+    def _before_forward(self, *_: Any) -> None:
+        """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
+        if not torch.compiler.is_compiling() and _identities(self.model)[0] != self._modules:
+            self._look_at_modules()
+
+    def _look_at_modules(self) -> None:
         known = {id(observer.module): observer for observer in self.observers.values()}
         observers: dict[str, Observer] = {}
-        for name, module in modules:
+        for name, module in clean_names(self.model):
             kind = layer_type(module)
             if kind is None or self.skipped(name):
                 continue
@@ -95,16 +104,16 @@ class Watch:
             for observer in observers.values():
                 observer.start()
         self.observers = observers
-        self._structure = _structure(self.model)
+        self._modules = _identities(self.model)[0]
+
+    def _look_at_parameters(self) -> None:
         self._owners = {}
-        for name, module in modules:
+        for name, module in clean_names(self.model):
             for parameter in module._parameters.values():
                 if parameter is not None:
                     self._owners.setdefault(id(parameter), set()).add(name)
-
-    def _before_forward(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.synchronize()
+        self._parameters = _identities(self.model)[1]
+        self._say_unsuited()
 
     def skipped(self, name: str) -> bool:
         """Whether `skip` names a layer."""
@@ -113,22 +122,35 @@ class Watch:
     def why_left_alone(self, observer: Observer) -> str | None:
         """Why a layer is not preconditioned, in a few words; None if it is."""
         weight = observer.weight
+        if weight is not None and not weight.requires_grad:
+            return "its weight is frozen"
+        return self._unsuited(observer)
+
+    def _unsuited(self, observer: Observer) -> str | None:
+        """Why a layer as it is built cannot be preconditioned."""
+        module, weight = observer.module, observer.weight
         for name in ("weight", "bias"):
-            if observer.module._parameters.get(name) is None and getattr(observer.module, name, None) is not None:
+            if module._parameters.get(name) is None and getattr(module, name, None) is not None:
                 return f"its {name} is computed from other parameters"
         if weight is None:
             return "it has no weight"
-        if not weight.requires_grad:
-            return "its weight is frozen"
         for parameter in (weight, observer.bias):
             others = self._owners.get(id(parameter), set()) - {observer.name}
             if others:
                 return f"it shares parameters with {', '.join(map(repr, sorted(others)))}"
-        if isinstance(weight, nn.UninitializedParameter):
-            return None
         if not weight.is_floating_point():
             return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
-        return None if weight.numel() else "its weight is empty"
+        if not isinstance(weight, nn.UninitializedParameter) and weight.numel() == 0:
+            return "its weight is empty"
+        return None
+
+    def _say_unsuited(self) -> None:
+        """Say which layers are left alone by their nature, once for each."""
+        for name, observer in self.observers.items():
+            reason = self._unsuited(observer)
+            if reason is not None and not observer.said_unsuited:
+                observer.said_unsuited = True
+                say(f"BNP leaves layer {name!r} alone: {reason}.")
 
 
 def clean_names(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -158,16 +180,15 @@ def _matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
-def _structure(model: nn.Module) -> list[int]:
-    """The identities of all modules and parameters: what has to be looked at again when it changes."""
-    identities: list[int] = []
-    seen: set[int] = set()
+def _identities(model: nn.Module) -> tuple[list[int], list[int]]:
+    """The identities of all modules and of all their parameters, to see when something has changed."""
+    modules: dict[int, None] = {}
+    parameters: list[int] = []
     stack = [model]
     while stack:
         module = stack.pop()
-        if id(module) not in seen:
-            seen.add(id(module))
-            identities.append(id(module))
-            identities.extend(map(id, module._parameters.values()))
+        if id(module) not in modules:
+            modules[id(module)] = None
+            parameters.extend(map(id, module._parameters.values()))
             stack.extend(child for child in module._modules.values() if child is not None)
-    return identities
+    return list(modules), parameters

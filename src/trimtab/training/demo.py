@@ -91,14 +91,20 @@ def _work(settings: Settings) -> float:
 
 @contextmanager
 def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes of one thread each, which an interruption of the main one ends."""
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
+    """Processes of one thread each. An interruption is the main process's to handle: theirs is switched off."""
+    pool = ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
     try:
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # new processes inherit that
+        try:
+            for _ in range(jobs):
+                pool.submit(int)  # starts one each
+        finally:
+            signal.signal(signal.SIGINT, handler)
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
