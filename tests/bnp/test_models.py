@@ -159,7 +159,7 @@ class Tied(nn.Module):
 
 def test_parameters_shared_with_an_unobserved_module_are_left_alone() -> None:
     model = Tied()
-    with pytest.warns(trimtab.TrimtabWarning, match="leaves layer 'head' alone: it shares parameters with 'embedding'"):
+    with pytest.warns(trimtab.TrimtabWarning, match=r"'head' \(it shares parameters with 'embedding'\)"):
         bnp = trimtab.BNP(model)
     model(torch.arange(7)).square().sum().backward()
     before = gradients(model.head)
@@ -172,7 +172,7 @@ def test_parameters_shared_with_an_unobserved_module_are_left_alone() -> None:
 def test_parameters_shared_between_layers_are_left_alone() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
     model[2].weight = model[0].weight
-    with pytest.warns(trimtab.TrimtabWarning, match="leaves layer '2' alone"):
+    with pytest.warns(trimtab.TrimtabWarning, match=r"alone: '0' \(.*\), '2' \("):
         bnp = trimtab.BNP(model)
     backward(model, 4, 3)
     before = [gradients(model[0]), gradients(model[2])]
@@ -190,7 +190,7 @@ def test_parameters_tied_after_construction() -> None:
         backward(model, 4, 3)
         before = gradients(model)
         if step == 0:
-            with pytest.warns(trimtab.TrimtabWarning, match="leaves layer '0' alone"):
+            with pytest.warns(trimtab.TrimtabWarning, match="alone: '0'"):
                 bnp.step()
         else:
             bnp.step()
@@ -231,7 +231,7 @@ def test_weight_norm_applied_after_construction() -> None:
     parametrizations.weight_norm(model[0])
     backward(model, 4, 3)
     before = gradients(model[0])
-    with pytest.warns(trimtab.TrimtabWarning, match="leaves layer '0' alone"):
+    with pytest.warns(trimtab.TrimtabWarning, match="alone: '0'"):
         bnp.step()
     assert_identical(gradients(model[0]), before)
     assert why(bnp)["0"] == "its weight is computed from other parameters"

@@ -146,11 +146,14 @@ class Watch:
 
     def _say_unsuited(self) -> None:
         """Say which layers are left alone by their nature, once for each."""
+        reasons = []
         for name, observer in self.observers.items():
             reason = self._unsuited(observer)
             if reason is not None and not observer.said_unsuited:
                 observer.said_unsuited = True
-                say(f"BNP leaves layer {name!r} alone: {reason}.")
+                reasons.append(f"{name!r} ({reason})")
+        if reasons:
+            say(f"BNP leaves these layers alone: {', '.join(reasons)}.")
 
 
 def clean_names(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
