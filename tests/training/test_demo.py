@@ -7,7 +7,7 @@ import torch
 
 from trimtab.data import digits
 from trimtab.training import demo
-from trimtab.training.loop import METHODS, Outcome, Settings, run
+from trimtab.training.loop import NORMS, Outcome, Settings, run
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_rate_is_chosen_by_accuracy_then_by_loss(small_grid: list[Settings])
     assert demo._best(cell, {low: Outcome(0.9, 1.0, False), high: Outcome(0.9, 0.1, False)}) == high
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", NORMS)
 def test_the_same_seed_gives_the_same_run_and_it_learns(method: str) -> None:
     data = digits()
     settings = Settings("mlp", method, 10, 5, 0.1, 3)

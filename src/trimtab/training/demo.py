@@ -17,10 +17,11 @@ import torch
 from trimtab.data import digits
 from trimtab.networks import NETWORKS
 from trimtab.records import Cell
-from trimtab.training.loop import METHODS, Outcome, Settings, run
+from trimtab.training.loop import Method, Outcome, Settings, run
 
 # Passes over the 1000 training images: enough steps at each batch size to tell the methods apart.
 EPOCHS = {64: 10, 4: 2, 2: 1, 1: 1}
+METHODS: tuple[Method, ...] = ("vanilla", "bn", "ln", "bnp")
 LEARNING_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 TUNING_SEED = 0
 

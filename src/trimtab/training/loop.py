@@ -13,8 +13,8 @@ from trimtab.bnp import BNP
 from trimtab.data import Split
 from trimtab.networks import Norm, build
 
-Method = Literal["vanilla", "bn", "ln", "bnp"]
-METHODS: dict[Method, Norm] = {"vanilla": "none", "bn": "bn", "ln": "ln", "bnp": "none"}
+Method = Literal["vanilla", "bn", "ln", "bnp", "bnp-debias"]
+NORMS: dict[Method, Norm] = {"vanilla": "none", "bn": "bn", "ln": "ln", "bnp": "none", "bnp-debias": "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class Outcome:
 def run(settings: Settings, train: Split, evaluate: Split) -> Outcome:
     """Train by plain SGD, then evaluate. The same settings give the same outcome."""
     torch.manual_seed(settings.seed)
-    model = build(settings.network, METHODS[settings.method])
+    model = build(settings.network, NORMS[settings.method])
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
-    bnp = BNP(model).attach(optimizer) if settings.method == "bnp" else None
+    if settings.method in ("bnp", "bnp-debias"):
+        BNP(model, debias=settings.method == "bnp-debias").attach(optimizer)
     for images, labels in _batches(train, settings):
         loss = F.cross_entropy(model(images), labels)
         if not math.isfinite(loss.item()):
@@ -55,8 +56,6 @@ def run(settings: Settings, train: Split, evaluate: Split) -> Outcome:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    if bnp is not None:
-        bnp.detach()
     return _evaluate(model, evaluate)
 
 
