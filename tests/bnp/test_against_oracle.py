@@ -95,3 +95,16 @@ def test_cropping_transposed_convolution_keeps_the_inputs_statistics() -> None:
     """Where padding crops the output below the input, no zeros are inserted and τ stays 1."""
     layer = nn.ConvTranspose1d(2, 1, 3, padding=2).double()
     check_steps(layer, [[(3, 2, 8)]], {"rho": 0.0}, seed=0)
+    x = 3 + torch.randn(64, 2, 8, dtype=torch.float64)
+    true = extended_matrix(layer, x)[0].mean(0).reshape(2, 3).mean(1)
+    mean = x.mean((0, 2)).numpy()
+    np.testing.assert_allclose(true, mean, rtol=0.03)
+    assert (np.abs(true - mean * 8 / 6) > 0.5).all()  # what τ = 8/6 would give
+
+
+def test_transposed_convolutions_of_several_sizes_are_pooled() -> None:
+    """One forward inserts zeros and another crops: τ is that of all positions together."""
+    layer = nn.ConvTranspose1d(2, 1, 1, stride=3, padding=1).double()  # 2 → 2, 8 → 20, 1 → 0 and so on
+    check_steps(layer, [[(3, 2, 2), (1, 2, 8)]], {"rho": 0.0}, seed=0)
+    layer = nn.ConvTranspose1d(2, 1, 5, stride=2, padding=3).double()  # 2 → 1, 8 → 13
+    check_steps(layer, [[(3, 2, 2), (2, 2, 8)]], {"rho": 0.0}, seed=0)

@@ -80,18 +80,23 @@ class Untraceable(nn.Module):
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(4, 4, 1, bias=False)
         self.bn1, self.bn2 = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
-        self.head = nn.Conv2d(4, 2, 1, bias=False)
+        self.inner = nn.Sequential(nn.Conv2d(4, 6, 1, bias=False))
+        self.bn3 = nn.BatchNorm2d(6)
+        self.head = nn.Conv2d(6, 2, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.bn1(self.conv1(x))
         if x.sum() > 0:
             x = x.relu()
-        y: Tensor = self.head(self.bn2(self.conv2(x)))
+        y: Tensor = self.head(self.bn3(self.inner(self.bn2(self.conv2(x)))))
         return y
 
 
 def test_a_model_that_cannot_be_traced() -> None:
-    assert biases(trimtab.without_batchnorm(Untraceable())) == {"conv1": True, "conv2": True, "head": False}
+    expected = {"conv1": True, "conv2": True, "inner.0": True, "head": False}
+    plain = trimtab.without_batchnorm(Untraceable())
+    assert biases(plain) == expected
+    assert plain(torch.randn(2, 3, 4, 4)).shape == (2, 2, 4, 4)
 
 
 def test_a_batchnorm_alone_and_a_model_without_any() -> None:
@@ -107,6 +112,45 @@ def test_bias_goes_where_the_weight_is() -> None:
     bias = plain[0].bias
     assert bias.dtype == torch.float64
     assert not bias.requires_grad
+
+
+class Tokens(nn.Module):
+    """BatchNorm over tokens: the channel is transposed to where BatchNorm wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = self.linear(x)
+        y: Tensor = self.norm(self.last.transpose(1, 2)).transpose(1, 2)
+        return y
+
+
+def test_the_models_own_code_leaves_no_trace() -> None:
+    plain = trimtab.without_batchnorm(Tokens())
+    assert biases(plain) == {"linear": True}
+    assert plain.calls == 0
+    assert not hasattr(plain, "last")
+
+
+def test_a_module_named_like_a_passing_function_does_not_pass() -> None:
+    model = nn.Sequential()
+    model.add_module("conv", nn.Conv2d(3, 4, 1, bias=False))
+    model.add_module("view", nn.ReLU())
+    model.add_module("norm", nn.BatchNorm2d(4))
+    assert biases(trimtab.without_batchnorm(model)) == {"conv": False}
+
+
+def test_a_batchnorm_with_more_in_it_is_refused() -> None:
+    class BatchNormAct2d(nn.BatchNorm2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).relu()
+
+    with pytest.raises(ValueError, match="1 is a BatchNormAct2d, which is more than BatchNorm"):
+        trimtab.without_batchnorm(nn.Sequential(nn.Conv2d(1, 2, 1), BatchNormAct2d(2)))
 
 
 def test_lazy_layers_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Odd models: each has a defined behaviour."""
 
 import copy
+import gc
 import io
 import warnings
 from pathlib import Path
@@ -80,6 +81,7 @@ def test_multihead_attention_leaves_out_proj_plain() -> None:
     assert_identical(gradients(out_proj), before)
     assert not torch.equal(gradients(model["head"])[0], head_before[0])
     assert why(bnp)["attention"] == "not a type that BNP knows"
+    assert why(bnp)["attention.out_proj"] == "no input of it was seen"
 
 
 def test_frozen_weight() -> None:
@@ -262,7 +264,7 @@ def test_layers_called_with_keywords() -> None:
         assert pending_rows(bnp) == {"": 4}
     with trimtab.BNP(transposed) as bnp:
         transposed(output_size=[8], input=torch.randn(2, 2, 3)).sum().backward()
-        assert pending_rows(bnp) == {"": 16}
+        assert pending_rows(bnp) == {"": 6}
 
 
 def test_a_layer_added_later_is_observed_from_its_first_forward() -> None:
@@ -348,6 +350,51 @@ def test_a_copy_of_the_bnp_itself_does_no_harm() -> None:
     loss_of(model, batch(0)).backward()
     assert pending_rows(bnp)["7"] == 6
     assert pending_rows(twin)["7"] == 0
+
+
+def test_a_bnp_kept_in_the_model_can_be_saved_and_copied_with_it() -> None:
+    model: Any = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.bnp = trimtab.BNP(model).attach(optimizer)
+    loss_of(model, batch(0)).backward()
+    optimizer.step()
+    torch.save(model, io.BytesIO())
+    copy.deepcopy(model).bnp.detach()
+    assert model[0]._forward_hooks
+
+
+def test_a_bnp_that_is_dropped_takes_its_hooks_with_it() -> None:
+    model = small_model()
+    for _ in range(3):  # as when a notebook's cell is run again
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        bnp = trimtab.BNP(model).attach(optimizer)
+        gc.collect()
+    assert len(model[0]._forward_hooks) == 1
+    bnp.detach()
+    trimtab.BNP(model)
+    gc.collect()
+    assert not model[0]._forward_hooks
+
+
+def test_the_report_does_not_compute_parametrized_weights() -> None:
+    model = nn.Sequential(parametrizations.spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
+    with pytest.warns(trimtab.TrimtabWarning, match="computed from other parameters"):
+        bnp = trimtab.BNP(model)
+    before = [b.clone() for b in model.buffers()]
+    bnp.report()
+    assert_identical(before, list(model.buffers()))
+
+
+def test_a_model_that_changes_its_type() -> None:
+    model = small_model().float()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(0).float()).backward()
+    bnp.step()
+    model.double()
+    model.zero_grad()
+    loss_of(model, batch(0)).backward()
+    bnp.step()
+    assert statistics(bnp)["7.mean"].dtype == torch.float64
 
 
 def test_detaching_takes_every_hook_off() -> None:

@@ -201,6 +201,55 @@ def test_gradients_taken_by_hand() -> None:
     assert_same(statistics(bnp), expected[1])
 
 
+def test_gradients_taken_for_another_purpose_are_not_part_of_the_step() -> None:
+    """A probe that asks for the parameters' gradients between two training steps, or within one."""
+    model = small_model()
+    expected = plain_step(model, batch(1))
+    bnp = trimtab.BNP(model)
+    parameters = list(model.parameters())
+    torch.autograd.grad(loss_of(model, batch(7)), parameters)
+    loss = loss_of(model, batch(1))
+    torch.autograd.grad(loss, parameters, retain_graph=True)
+    loss.backward()
+    torch.autograd.grad(loss_of(model, batch(8)), parameters)
+    assert pending_rows(bnp)["7"] == 6
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_a_gradient_replaced_by_zeros_is_dropped() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(model, batch(1)).backward()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    loss_of(model, batch(2)).backward()
+    assert pending_rows(bnp)["7"] == 6
+
+
+def test_a_backward_that_fails_leaves_nothing_behind() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    failing = model[0].weight.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss_of(model, batch(1)).backward()
+    failing.remove()
+    model.zero_grad()
+    expected = plain_step(model, batch(2))
+    loss_of(model, batch(2)).backward()
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
+def test_sparse_and_nested_inputs_are_not_observed_and_do_not_fail() -> None:
+    layer = nn.Linear(3, 2)
+    bnp = trimtab.BNP(layer)
+    layer(torch.eye(3).to_sparse()).sum().backward()
+    assert pending_rows(bnp) == {"": 0}
+
+
 def test_gradient_penalty() -> None:
     """A double backward counts the rows once."""
     model = small_model()

@@ -69,6 +69,27 @@ def test_pending_rows_are_saved_and_follow_their_gradient(with_gradients: bool) 
         )
 
 
+def test_a_zero_gradient_is_not_a_dropped_one_after_loading() -> None:
+    """The layer below a zero-initialized one has rows and a gradient of zeros."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    nn.init.zeros_(model[1].weight)
+    bnp = trimtab.BNP(model)
+    model(torch.randn(4, 3)).square().sum().backward()
+    saved = through_a_file(bnp.state_dict())
+    bnp.load_state_dict(saved)
+    model(torch.randn(4, 3)).square().sum().backward()
+    assert pending_rows(bnp) == {"0": 8, "1": 8}
+
+
+def test_layers_added_since_are_in_the_state() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    model.append(nn.Linear(3, 3).double())
+    state = bnp.state_dict()
+    assert "8" in state["layers"]
+    trimtab.BNP(model).load_state_dict(state)
+
+
 def test_the_state_is_a_copy() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -126,6 +147,13 @@ def other_width() -> nn.Module:
     return model
 
 
+def other_kernel() -> nn.Module:
+    """A convolution whose columns are as many but not the same."""
+    model = small_model()
+    model[2] = nn.Conv2d(1, 4, 2, stride=2, bias=False).double()
+    return model
+
+
 def fewer_layers() -> nn.Module:
     return small_model()[:6]
 
@@ -137,7 +165,8 @@ def more_layers() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (other_width, {}, "layer '5' has 16 columns, but the layer has 17"),
+        (other_width, {}, "layer '5' is for columns of shape .16,., but the layer has 17 inputs"),
+        (other_kernel, {}, "layer '2' is for columns of shape .4,., but the layer has 1 inputs"),
         (fewer_layers, {}, "a layer '7' that this model does not have"),
         (more_layers, {}, "nothing for layer '8'"),
         (small_model, {"skip": "7"}, "a layer '7' that this model does not have or BNP skips"),
@@ -161,6 +190,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(model: Any,
     [
         ({}, "not a state of BNP"),
         (None, "not a state of BNP"),
+        ({"version": 1, "options": None, "layers": {}}, "options and layers are not dictionaries"),
         ({"version": 99, "options": {}, "layers": {}}, "version 99"),
         (
             {"version": 1, "options": {"debias": False, "spatial": "channel"}, "layers": {"": {"running": {}}}},

@@ -29,7 +29,7 @@ class Attachment:
     def detach(self) -> None:
         """Leave the optimizer as it was."""
         self._handle.remove()
-        _ATTACHED[self.optimizer].discard(self)
+        _ATTACHED.get(self.optimizer, weakref.WeakSet()).discard(self)
 
     def parameters(self) -> set[int]:
         """The identities of the optimizer's parameters, as they are now."""

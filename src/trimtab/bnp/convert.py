@@ -15,18 +15,22 @@ from trimtab.bnp.layers import layer_type
 # What turns a constant added to a channel into a constant added to a channel, so that a bias before it is taken up
 # by a BatchNorm after it.
 _PASSING_MODULES = (
-    nn.Identity,
-    nn.Flatten,
-    dropout._DropoutNd,
-    pooling._AvgPoolNd,
-    pooling._AdaptiveAvgPoolNd,
-    pooling._MaxPoolNd,
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Upsample, dropout._DropoutNd),
+    *(pooling._AvgPoolNd, pooling._AdaptiveAvgPoolNd, pooling._MaxPoolNd),
 )
-_PASSING_CALLS = {
-    *(operator.add, operator.iadd, torch.add, torch.cat, torch.concat, torch.flatten),
-    *(F.dropout, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.adaptive_avg_pool2d, F.max_pool2d),
-    *("add", "add_", "flatten", "view", "reshape", "contiguous", "clone"),
+_PASSING_FUNCTIONS = {
+    *(operator.add, operator.iadd, operator.sub, operator.getitem, torch.add, torch.sub, torch.cat, torch.concat),
+    *(torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze, torch.transpose, torch.permute, torch.movedim),
+    *(torch.chunk, torch.split, torch.mean, F.dropout, F.interpolate),
+    *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d, F.max_pool1d, F.max_pool2d, F.max_pool3d),
+    *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
 }
+_PASSING_METHODS = {
+    *("add", "add_", "sub", "flatten", "view", "reshape", "squeeze", "unsqueeze", "transpose", "permute", "movedim"),
+    *("chunk", "split", "mean", "contiguous", "clone", "float", "double", "half", "bfloat16", "to", "type"),
+}
+
+_PLAIN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
 
 
 def without_batchnorm(model: nn.Module) -> nn.Module:
@@ -37,19 +41,29 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
     bias BNP can scale but not centre. All other parameters keep their values. What the BatchNorm layers had
     learned is left out, not folded into the weights: this is for training from the start.
 
-    Where BatchNorm stood is read off the model's graph, if torch.fx can trace it; otherwise a layer counts as
-    followed by the BatchNorm that comes next to it in the same module.
+    Where BatchNorm stood is read off the model's graph, if torch.fx can trace it; otherwise a BatchNorm is taken to
+    follow the nearest layer of its width that was defined before it.
 
     Args:
         model: Any module; it is not changed. Make the optimizer for the copy, which has new parameters.
+
+    Raises:
+        TypeError: If `model` is not a module.
+        ValueError: If it has lazy layers without a shape, or a kind of BatchNorm that does more than normalize.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"without_batchnorm takes a torch.nn.Module, not {type(model).__name__}.")
     if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         raise ValueError("The model has lazy layers without a shape yet; run a batch through it first.")
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and type(module).forward not in _PLAIN_FORWARDS:
+            raise ValueError(
+                f"{name or 'The model'} is a {type(module).__name__}, which is more than BatchNorm; replace it by hand."
+            )
+    names = _layers_before_batchnorm(copy.deepcopy(model))  # a copy, since tracing runs the model's own code
     model = copy.deepcopy(model)
-    for layer in _layers_before_batchnorm(model):
-        _add_bias(layer)
+    for name in names:
+        _add_bias(model.get_submodule(name))
     return _with_identities(model)
 
 
@@ -77,18 +91,18 @@ def _lacks_bias(module: nn.Module) -> bool:
     return could and parameters["bias"] is None
 
 
-def _layers_before_batchnorm(model: nn.Module) -> list[nn.Module]:
+def _layers_before_batchnorm(model: nn.Module) -> set[str]:
+    """The names of the layers without bias whose output a BatchNorm centres."""
     try:
         graph = _Tracer().trace(model)
     except Exception:  # whatever a model's own code raises when it is run on proxies
-        return list(_layers_registered_before_batchnorm(model))
+        return set(_layers_defined_before_batchnorm(model))
     modules = dict(model.named_modules())
-    found: dict[int, nn.Module] = {}
+    found: set[str] = set()
     for node in graph.nodes:
         if node.op == "call_module" and isinstance(modules[node.target], _BatchNorm):
-            for layer in _sources(node, modules):
-                found[id(layer)] = layer
-    return list(found.values())
+            found.update(_sources(node, modules))
+    return found
 
 
 class _Tracer(fx.Tracer):
@@ -100,33 +114,37 @@ class _Tracer(fx.Tracer):
         return leaf or super().is_leaf_module(m, module_qualified_name)
 
 
-def _sources(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> Iterator[nn.Module]:
+def _sources(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> Iterator[str]:
     """The layers without bias whose output reaches this BatchNorm up to constants."""
     nodes = list(batchnorm.all_input_nodes)
     seen = set(nodes)
     while nodes:
         node = nodes.pop()
-        module = modules[str(node.target)] if node.op == "call_module" else None
-        if module is not None and _lacks_bias(module):
-            yield module
-        elif node.target in _PASSING_CALLS or isinstance(module, _PASSING_MODULES):
+        if node.op == "call_module":
+            module = modules[str(node.target)]
+            passing = isinstance(module, _PASSING_MODULES)
+            if _lacks_bias(module):
+                yield str(node.target)
+        else:
+            passing = node.op == "call_function" and node.target in _PASSING_FUNCTIONS
+            passing = passing or (node.op == "call_method" and node.target in _PASSING_METHODS)
+        if passing:
             fresh = [source for source in node.all_input_nodes if source not in seen]
             seen.update(fresh)
             nodes += fresh
 
 
-def _layers_registered_before_batchnorm(model: nn.Module) -> Iterator[nn.Module]:
-    """Without a graph: each BatchNorm belongs to the nearest free layer of its width before it."""
-    for parent in model.modules():
-        free: list[nn.Module] = []
-        for child in parent.children():
-            if _lacks_bias(child):
-                free.append(child)
-            elif isinstance(child, _BatchNorm):
-                fitting = [layer for layer in free if _width(layer) == child.num_features]
-                if fitting:
-                    free.remove(fitting[-1])
-                    yield fitting[-1]
+def _layers_defined_before_batchnorm(model: nn.Module) -> Iterator[str]:
+    """Without a graph: each BatchNorm belongs to the nearest free layer of its width defined before it."""
+    free: list[tuple[str, nn.Module]] = []
+    for name, module in model.named_modules():
+        if _lacks_bias(module):
+            free.append((name, module))
+        elif isinstance(module, _BatchNorm):
+            fitting = [(n, layer) for n, layer in free if _width(layer) == module.num_features]
+            if fitting:
+                free.remove(fitting[-1])
+                yield fitting[-1][0]
 
 
 def _width(layer: nn.Module) -> object:

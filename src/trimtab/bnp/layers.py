@@ -110,12 +110,11 @@ def transposed_convolution(
     """A convolution of the input with zeros inserted: they are rows like the others.
 
     With τ = input positions / output positions the columns then have mean τμ and variance
-    τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input leaves τ = 1.
+    τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input inserts none: τ = 1.
     """
     x, outputs = _batched(layer, x, y)
-    inputs = x.shape[0] * x.shape[2:].numel()
-    moments = Moments.of(x, columns=1).with_zero_rows(outputs - inputs)
-    return Rows(moments, samples=x.shape[0], outputs=outputs)
+    moments = Moments.of(x, columns=1)
+    return Rows(moments, samples=x.shape[0], outputs=outputs, zeros=outputs - moments.count)
 
 
 def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:

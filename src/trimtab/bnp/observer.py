@@ -5,6 +5,8 @@ both reaches that output and computes the gradient of the layer's weight. What i
 reaches a loss, or is differentiated for another purpose (an input's gradient, say) leaves no trace.
 """
 
+import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +21,9 @@ from trimtab.bnp.statistics import Rows, RunningAverage
 # The number of the backward that is running in this thread, −1 outside one. torch's own
 # register_multi_grad_hook tells backwards apart by it.
 _current_backward: Callable[[], int] = torch._C._current_graph_task_id
+
+
+_RowsById = dict[int, Rows]
 
 
 class ModuleHook:
@@ -44,23 +49,13 @@ class ModuleHook:
         return ModuleHook, ()
 
 
-class _Forward:
-    """The rows of one call of the layer, waiting for its backward."""
-
-    __slots__ = ("counted_in", "rows")
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self.counted_in = -1
-
-
 class Observer:
     """Watches one layer and keeps its statistics.
 
     Attributes:
         name: The layer's name in the model.
         module: The layer.
-        pending: The rows seen since the last step whose gradient the weight now holds.
+        kind: What is known of its type.
         running: The running averages, from the first step on.
         said_unheard: Whether it has been said that the layer had a gradient but no input.
         said_unsuited: Whether it has been said that the layer cannot be preconditioned.
@@ -72,15 +67,16 @@ class Observer:
         self.module = module
         self.kind = kind
         self.options = options
-        self.pending: Rows | None = None
         self.running: RunningAverage | None = None
         self.said_unheard = False
         self.said_unsuited = False
-        # Forwards reached by a backward that has not (yet) computed the weight's gradient.
-        self._reached: dict[int, list[_Forward]] = {}
-        # The version of weight.grad when the pending rows' share was last added; None: never was.
-        self._accumulated: int | None = None
-        self._period = 0  # counts what ends the pending rows: steps and discards
+        # The rows of a forward pass through these, in this order. They are kept by identity, so that a forward
+        # that several backwards go through counts once.
+        self._reached: dict[int, _RowsById] = {}  # a backward, by its number, has come to the layer's output
+        self._computed: _RowsById = {}  # and has the gradient of its weight,
+        self._accumulated: _RowsById = {}  # which was added to weight.grad,
+        self._handed_out: _RowsById = {}  # or was given to who asked for it by torch.autograd.grad.
+        self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
         self._watched: nn.Parameter | None = None
         self._weight_handles: list[RemovableHandle] = []
         self._handle: RemovableHandle | None = None
@@ -108,16 +104,35 @@ class Observer:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
         return self.kind.units(self.module, weight)
 
+    @property
+    def pending(self) -> Rows | None:
+        """All rows whose gradient is in weight.grad, pooled.
+
+        If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
+        """
+        rows = self._accumulated or {**self._handed_out, **self._computed}
+        return functools.reduce(Rows.merge, rows.values()) if rows else None
+
+    def check(self, rows: Rows) -> None:
+        """Refuse rows that the running averages are not for."""
+        if self.running is not None and self.running.mean.shape != rows.moments.mean.shape:
+            raise ValueError(
+                f"Layer {self.name!r} has statistics of shape {tuple(self.running.mean.shape)}, but its input has "
+                f"{tuple(rows.moments.mean.shape)}; make a new BNP for the changed layer."
+            )
+
     def discard(self) -> None:
-        """Forget the pending rows, and those that a backward may still make pending."""
-        self._reached.clear()
-        self._end_period()
+        """Forget the pending rows, and those that could become pending."""
+        for rows in (self._reached, self._computed, self._accumulated, self._handed_out):
+            rows.clear()
+        self._gradient_held = None
 
     def restore(self, running: RunningAverage | None, pending: Rows | None) -> None:
-        """Take up a saved state. Pending rows are kept if the weight's gradient is restored too."""
+        """Take up a saved state. Pending rows stay if weight.grad is restored too before the next backward."""
         self.discard()
-        self.running, self.pending = running, pending
-        self._accumulated = -1 if pending else None
+        self.running = running
+        if pending is not None:
+            self._accumulated[id(pending)] = pending
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
@@ -142,7 +157,7 @@ class Observer:
         if weight is None or not weight.requires_grad or not outputs:
             return
         x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-        if not isinstance(x, Tensor) or x.is_nested:
+        if not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
             return
         rows = self.kind.observe(module, x, outputs[0], self.options)
         if rows.moments.count == 0:
@@ -150,10 +165,9 @@ class Observer:
         self._watch(weight)
         if _current_backward() == -1:  # no backward is under way: what it reached has come to nothing
             self._reached.clear()
-        forward = _Forward(rows)
 
         def reached(grad: Tensor) -> None:
-            self._reached.setdefault(_current_backward(), []).append(forward)
+            self._reached.setdefault(_current_backward(), {})[id(rows)] = rows
 
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
@@ -176,33 +190,35 @@ class Observer:
             ]
 
     def _gradient(self, grad: Tensor) -> None:
-        """Tensor hook: this backward has the weight's gradient, so what it reached counts."""
-        forwards = self._reached.pop(_current_backward(), [])
-        if self._gradient_was_dropped():
-            self._end_period()
-        for forward in forwards:
-            if forward.counted_in != self._period:  # a second backward through the same forward
-                forward.counted_in = self._period
-                self.pending = self.pending.merge(forward.rows) if self.pending else forward.rows
-
-    def _end_period(self) -> None:
-        self.pending = None
-        self._accumulated = None
-        self._period += 1
+        """Tensor hook: this backward has the weight's gradient."""
+        self._handed_out.update(self._computed)  # those of an earlier backward, which did not add it to weight.grad
+        self._computed = self._reached.pop(_current_backward(), {})
+        if self._was_dropped():
+            self._accumulated.clear()
 
     def _accumulate(self, weight: Tensor) -> None:
-        """Post-accumulate hook: the pending rows' gradient is in weight.grad."""
-        self._accumulated = weight.grad._version if weight.grad is not None else None
+        """Post-accumulate hook: this backward's gradient has been added to weight.grad.
 
-    def _gradient_was_dropped(self) -> bool:
-        """Whether the pending rows' gradient has been zeroed since: set to None, or filled with zeros.
-
-        Only a gradient that was changed by something else than a backward is looked at.
+        So the loop does not work by hand, and what was handed out before was for another purpose.
         """
-        if self.pending is None or self._accumulated is None or self._watched is None:
+        self._accumulated.update(self._computed)
+        self._computed = {}
+        self._handed_out = {}
+        if weight.grad is not None:
+            self._gradient_held = weakref.ref(weight.grad), weight.grad._version
+
+    def _was_dropped(self) -> bool:
+        """Whether the gradient of the accumulated rows has since been set to None or to zero.
+
+        Its values are looked at only if something other than a backward has changed it.
+        """
+        if not self._accumulated or self._watched is None:
             return False
         grad = self._watched.grad
-        return grad is None or (grad._version != self._accumulated and not bool(grad.any()))
+        if grad is None or self._gradient_held is None:
+            return grad is None
+        held, version = self._gradient_held
+        return (grad is not held() or grad._version != version) and not bool(grad.any())
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

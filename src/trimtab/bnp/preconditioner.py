@@ -1,5 +1,6 @@
 """`BNP`: what a user holds. It observes a model's layers and changes their gradients at each step."""
 
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from types import TracebackType
@@ -89,6 +90,7 @@ class BNP:
         self._alarm = DeferredAlarm(_say_not_finite)
         self._said_single_row = False
         self._watch.start()
+        weakref.finalize(self, self._watch.stop).atexit = False  # a BNP that is dropped takes its hooks with it
         _say_if_distributed()
 
     def step(self) -> None:
@@ -103,7 +105,7 @@ class BNP:
             )
         if not self._watch.active:
             raise RuntimeError("This BNP is detached and has seen no input; attach() it or make a new one.")
-        self._step(None, fold=True)
+        self._step(None, True)
 
     def attach(self, optimizer: Optimizer) -> "BNP":
         """Make every `optimizer.step()` precondition the gradients first.
@@ -124,7 +126,7 @@ class BNP:
         if any(mine & other.layers for other in attached_to(optimizer)):
             raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that first.")
         self._watch.start()
-        self._attachment = Attachment(optimizer, mine, lambda parameters, fold: self._step(parameters, fold=fold))
+        self._attachment = Attachment(optimizer, mine, self._step)
         return self
 
     def detach(self) -> None:
@@ -147,6 +149,7 @@ class BNP:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on from here: the averages of each layer and its pending rows."""
+        self._watch.synchronize()
         return state.save(self._watch.observers, self.options)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -155,6 +158,7 @@ class BNP:
         Raises:
             ValueError: If it belongs to another model or to other options; nothing is changed then.
         """
+        self._watch.synchronize()
         state.load(state_dict, self._watch.observers, self.options)
 
     def report(self) -> Report:
@@ -178,25 +182,30 @@ class BNP:
         return f"BNP({type(self.model).__name__}, {len(self._watch.observers)} layers, {options})"
 
     @torch.no_grad()
-    def _step(self, parameters: set[int] | None, *, fold: bool) -> None:
+    def _step(self, parameters: set[int] | None, fold: bool) -> None:
         """One step over the layers whose weight is among the parameters (None: all)."""
         self._watch.synchronize()
-        unheard = []
+        seen: list[tuple[Observer, Rows]] = []
+        unheard: list[Observer] = []
         for observer in self._watch.observers.values():
             weight = observer.weight
             if weight is not None and weight.grad is not None and self._why_left_alone(observer, parameters) is None:
-                if observer.pending is None:
+                rows = observer.pending
+                if rows is None:
                     unheard.append(observer)
                 else:
-                    self._precondition(observer, observer.pending, parameters, fold=fold)
-            observer.discard()
+                    observer.check(rows)
+                    seen.append((observer, rows))
+        for observer, rows in seen:
+            self._precondition(observer, rows, parameters, fold)
+        self.discard()
         _say_unheard(unheard)
         self._alarm.check()
 
-    def _precondition(self, observer: Observer, rows: Rows, parameters: set[int] | None, *, fold: bool) -> None:
+    def _precondition(self, observer: Observer, rows: Rows, parameters: set[int] | None, fold: bool) -> None:
         """Replace the gradients of one layer."""
         weight, bias = observer.gradients(parameters)
-        mean, variance = self._statistics(observer, rows, weight, bias, fold=fold)
+        mean, variance = self._statistics(observer, rows, weight, bias, fold)
 
         buffer = weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
         units = observer.units(buffer)
@@ -219,19 +228,14 @@ class BNP:
             weight.copy_(buffer)
 
     def _statistics(
-        self, observer: Observer, rows: Rows, weight: Tensor, bias: Tensor | None, *, fold: bool
+        self, observer: Observer, rows: Rows, weight: Tensor, bias: Tensor | None, fold: bool
     ) -> tuple[Tensor, Tensor]:
         """The mean and variance for this step, once its rows are folded in."""
-        batch = rows.moments.to(weight.device)
+        batch = rows.columns().to(weight.device)
         if observer.running is None:
             observer.running = RunningAverage(batch.mean, debias=self.options.debias)
         running = observer.running
-        running.to(weight.device)
-        if running.mean.shape != batch.mean.shape:
-            raise ValueError(
-                f"Layer {observer.name!r} has statistics of shape {tuple(running.mean.shape)}, its input has "
-                f"{tuple(batch.mean.shape)}; make a new BNP for the changed layer."
-            )
+        running.to(batch.mean)
         variance = running.variance_of(batch)
         accept = all_finite(variance, weight, bias)
         if fold:
@@ -266,8 +270,8 @@ def _say_unheard(observers: list[Observer]) -> None:
     if names:
         say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
-            "as they are. (A layer is seen when it is called as a module; nn.MultiheadAttention does not call its "
-            "out_proj.)"
+            "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
+            "its out_proj, and when its model was not compiled and run before.)"
         )
 
 

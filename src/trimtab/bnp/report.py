@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from trimtab.bnp import transform
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
+from trimtab.bnp.statistics import RunningAverage
 from trimtab.bnp.watch import Watch, clean_names
 
 
@@ -83,6 +82,8 @@ def describe(watch: Watch, options: Options, why_left_alone: Callable[[Observer]
 
 def _describe(observer: Observer, options: Options, left_alone: str | None) -> LayerReport:
     running = observer.running
+    if left_alone is None and observer.said_unheard and running is None:
+        left_alone = "no input of it was seen"
     return LayerReport(
         name=observer.name,
         type=type(observer.module).__name__,
@@ -90,15 +91,18 @@ def _describe(observer: Observer, options: Options, left_alone: str | None) -> L
         bias=observer.bias is not None and observer.bias.requires_grad,
         steps=0 if running is None else int(running.steps),
         not_finite=0 if running is None else int(running.skipped),
-        spread=_spread(observer, options),
+        spread=None if running is None else _spread(observer, running, options),
     )
 
 
-def _spread(observer: Observer, options: Options) -> float | None:
-    if observer.running is None:
+def _spread(observer: Observer, running: RunningAverage, options: Options) -> float | None:
+    """The largest max/min of σ̃² of all groups."""
+    weight = observer.weight
+    if weight is None:
         return None
-    mean, variance = observer.running.estimate()
+    groups, _, inputs, _ = observer.units(weight.detach().contiguous()).shape
+    mean, variance = (s.reshape(groups, 1, inputs, -1) for s in running.estimate())
     if observer.bias is None and options.no_bias == "second_moment":
         variance = transform.second_moment(mean, variance)
-    scale: Tensor = transform.regularized(variance.reshape(1, 1, -1, 1), options.eps1, options.eps2)
-    return float(scale.max() / scale.min())
+    scale = transform.regularized(variance, options.eps1, options.eps2).flatten(1)
+    return float((scale.amax(1) / scale.amin(1)).max())

@@ -23,10 +23,12 @@ def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
 
 def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: Options) -> None:
     """Give the layers a saved state: all of them or, if something does not fit, none."""
-    if not (isinstance(saved, Mapping) and {"version", "options", "layers"} <= saved.keys()):
+    if not isinstance(saved, Mapping) or not {"version", "options", "layers"} <= saved.keys():
         raise ValueError("This is not a state of BNP: it has no version, options and layers.")
     if saved["version"] != VERSION:
         raise ValueError(f"The state has version {saved['version']!r}; this trimtab reads version {VERSION}.")
+    if not isinstance(saved["options"], Mapping) or not isinstance(saved["layers"], Mapping):
+        raise ValueError("The state is damaged: its options and layers are not dictionaries.")
     for name in _MEANING:
         theirs, ours = saved["options"].get(name), getattr(options, name)
         if theirs != ours:
@@ -41,19 +43,19 @@ def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: O
 
 
 def _save_layer(observer: Observer) -> dict[str, Any]:
-    running, pending = observer.running, observer.pending
-    return {
-        "running": None if running is None else {k: v.detach().clone() for k, v in running.tensors().items()},
-        "pending": None
-        if pending is None
-        else {
-            "count": pending.moments.count,
-            "mean": pending.moments.mean.detach().clone(),
-            "variance": pending.moments.variance.detach().clone(),
-            "samples": pending.samples,
-            "outputs": pending.outputs,
-        },
-    }
+    layer: dict[str, Any] = {"running": None, "pending": None}
+    if observer.running is not None:
+        layer["running"] = {name: value.clone() for name, value in observer.running.tensors().items()}
+    if (rows := observer.pending) is not None:
+        layer["pending"] = {
+            "count": rows.moments.count,
+            "mean": rows.moments.mean.clone(),
+            "variance": rows.moments.variance.clone(),
+            "samples": rows.samples,
+            "outputs": rows.outputs,
+            "zeros": rows.zeros,
+        }
+    return layer
 
 
 def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAverage | None, Rows | None]:
@@ -61,29 +63,29 @@ def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAv
     pending: Rows | None = None
     try:
         if (averages := saved["running"]) is not None:
-            running = RunningAverage(_for_layer(observer, averages["mean"]), debias=observer.options.debias)
-            running.variance = _for_layer(observer, averages["variance"])
+            running = RunningAverage(_columns(observer, averages["mean"]), debias=observer.options.debias)
+            running.mean = _columns(observer, averages["mean"])
+            running.variance = _columns(observer, averages["variance"])
             for name in ("weight", "steps", "skipped"):
                 setattr(running, name, averages[name].to(running.mean.device, copy=True))
-            running.mean = _for_layer(observer, averages["mean"])
         if (rows := saved["pending"]) is not None:
-            moments = Moments(rows["count"], _for_layer(observer, rows["mean"]), _for_layer(observer, rows["variance"]))
-            pending = Rows(moments, samples=rows["samples"], outputs=rows["outputs"])
+            moments = Moments(rows["count"], _columns(observer, rows["mean"]), _columns(observer, rows["variance"]))
+            pending = Rows(moments, rows["samples"], rows["outputs"], rows["zeros"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"The state of layer {observer.name!r} is damaged: {error}.") from error
+        raise ValueError(f"The state of layer {observer.name!r} is damaged: {error!r}.") from error
     return running, pending
 
 
-def _for_layer(observer: Observer, saved: Tensor) -> Tensor:
-    """A copy on the layer's device, if it has as many entries as the layer has inputs (times sites)."""
+def _columns(observer: Observer, saved: Tensor) -> Tensor:
+    """A copy on the layer's device, if its shape is that of the layer's columns."""
     weight = observer.weight
     if weight is None or isinstance(weight, nn.UninitializedParameter):
         return saved.clone()
     groups, _, inputs, sites = observer.units(weight.detach().contiguous()).shape
-    columns = (groups * inputs, groups * inputs * sites)
-    if saved.numel() not in columns:
+    columns = groups * inputs
+    if tuple(saved.shape) not in {(columns,), (columns, sites), (columns, *weight.shape[2:])}:
         raise ValueError(
-            f"The state of layer {observer.name!r} has {saved.numel()} columns, but the layer has {columns[0]}; "
-            "is it from another model?"
+            f"The state of layer {observer.name!r} is for columns of shape {tuple(saved.shape)}, but the layer has "
+            f"{columns} inputs; is it from another model?"
         )
     return saved.to(weight.device, copy=True)

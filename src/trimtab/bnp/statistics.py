@@ -59,9 +59,11 @@ class Moments:
         return Moments(count, mean, variance)
 
     def with_zero_rows(self, count: int) -> "Moments":
-        """The moments after adding rows of zeros, as a transposed convolution inserts them."""
+        """The moments after adding rows of zeros; a negative number adds none."""
+        if count <= 0:
+            return self
         zeros = torch.zeros_like(self.mean)
-        return self.merge(Moments(max(count, 0), zeros, zeros))
+        return self.merge(Moments(count, zeros, zeros))
 
     def to(self, device: torch.device) -> "Moments":
         """The same moments on a device."""
@@ -77,16 +79,23 @@ class Rows:
             all groups in order.
         samples: N, the samples in these rows.
         outputs: The rows of H: N times the number of output positions.
+        zeros: How many rows of zeros H has beside those in `moments`.
     """
 
     moments: Moments
     samples: int
     outputs: int
+    zeros: int = 0
 
     def merge(self, other: "Rows") -> "Rows":
         """Both together: rows are pooled over all forwards of a step."""
         moments = self.moments.merge(other.moments)
-        return Rows(moments, self.samples + other.samples, self.outputs + other.outputs)
+        samples, outputs = self.samples + other.samples, self.outputs + other.outputs
+        return Rows(moments, samples, outputs, self.zeros + other.zeros)
+
+    def columns(self) -> Moments:
+        """The moments of the columns of H, its rows of zeros included."""
+        return self.moments.with_zero_rows(self.zeros)
 
 
 class RunningAverage:
@@ -144,10 +153,11 @@ class RunningAverage:
         self.steps = self.steps + accept
         self.skipped = self.skipped + ~accept
 
-    def to(self, device: torch.device) -> None:
-        """Move the averages to a device."""
-        for name, value in self.tensors().items():
-            setattr(self, name, value.to(device))
+    def to(self, like: Tensor) -> None:
+        """Move the averages to the device and the type of a tensor, as when the model was."""
+        if self.mean.device != like.device or self.mean.dtype != like.dtype:
+            for name, value in self.tensors().items():
+                setattr(self, name, value.to(like.device, like.dtype if value.is_floating_point() else None))
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.layers import layer_type
@@ -130,7 +131,8 @@ class Watch:
         """Why a layer as it is built cannot be preconditioned."""
         module, weight = observer.module, observer.weight
         for name in ("weight", "bias"):
-            if module._parameters.get(name) is None and getattr(module, name, None) is not None:
+            # Asking for the attribute would compute it, and spectral norm's computation leaves a trace.
+            if is_parametrized(module, name) or name in module.__dict__:
                 return f"its {name} is computed from other parameters"
         if weight is None:
             return "it has no weight"
