@@ -17,8 +17,8 @@ def table(comparison: Comparison) -> Table:
     result = Table(
         title=f"Test accuracy in %: mean of {seeds} seeds \\[range]; below it the learning rate",
         caption=f"Epochs by batch size: {passes}.\n"
-        f"Learning rates: the best of {_listed(comparison.learning_rates)} on validation data;\n"
-        "* marks the smallest and the largest of them, beyond which a better one may lie.\n"
+        f"Rates {_listed(comparison.learning_rates)} tried on validation data.\n"
+        "* at the edge of these: a better one may lie outside.\n"
         "– BatchNorm cannot train on one row.",
         title_justify="left",
         caption_justify="left",
