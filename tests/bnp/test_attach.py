@@ -220,6 +220,32 @@ def test_parameter_groups_added_later() -> None:
     assert_same(gradients(model), expected)
 
 
+def test_weight_decay_is_not_preconditioned() -> None:
+    model = small_model()
+    before, expected = weights(model), plain_step(model, batch(1))[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+    trimtab.BNP(model).attach(optimizer)
+    loss_of(model, batch(1)).backward()
+    optimizer.step()
+    assert_same(weights(model), [w - 0.1 * (g + 0.5 * w) for w, g in zip(before, expected, strict=True)])
+
+
+def test_adam_undoes_a_constant_scaling() -> None:
+    """Without bias BNP only scales; with the same batch in every step Adam's own scaling takes that out again."""
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 3, bias=False).double()
+    scaled = copy.deepcopy(plain)
+    x = torch.randn(8, 4, dtype=torch.float64) * torch.tensor([0.1, 1.0, 10.0, 3.0])
+    optimizers = [torch.optim.Adam(layer.parameters(), lr=0.01, eps=1e-30) for layer in (plain, scaled)]
+    trimtab.BNP(scaled, rho=0.0).attach(optimizers[1])
+    for _ in range(5):
+        for layer, optimizer in zip((plain, scaled), optimizers, strict=True):
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+    assert_same(weights(scaled), weights(plain))
+
+
 def test_gradient_scaler() -> None:
     """A loss scale passes through; a step that the scaler skips leaves no trace."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
