@@ -47,6 +47,18 @@ def test_demo_as_json_prints_nothing_else(tmp_path: Path, capsys: pytest.Capture
     assert [cell["method"] for cell in result["cells"]] == ["vanilla", "bnp", "vanilla", "bnp"]
     assert all(0 < cell["mean"] <= 1 for cell in result["cells"])
     assert result["machine"]
+    assert Path(result["figure"]).exists()
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_a_figure_that_cannot_be_written_does_not_lose_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "demo.png").mkdir()
+    assert cli.main(["demo", "--out", str(tmp_path), "--seeds", "1", "--jobs", "2"]) == 2
+    captured = capsys.readouterr()
+    assert "Test accuracy in %" in captured.out
+    assert "trimtab: the figure could not be written" in captured.err
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +66,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.main(["demo", "--out", str(tmp_path / "file")]) == 2
     assert cli.main(["demo", "--out", str(tmp_path / "file" / "below")]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("trimtab: cannot make the folder") and line.endswith("--out") for line in errors)
+    assert all(line.startswith("trimtab: cannot write to the folder") and line.endswith("--out") for line in errors)
     assert len(errors) == 2
 
 
@@ -65,7 +77,7 @@ def test_an_interruption_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "compare", interrupted)
-    assert cli.main(["demo", "--out", str(tmp_path / "new")]) == 130
+    assert cli.main(["demo", "--out", str(tmp_path / "new" / "deep")]) == 130
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

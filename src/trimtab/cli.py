@@ -1,12 +1,12 @@
 """The command line: `trimtab`."""
 
 import argparse
+import io
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--jobs", type=_positive, default=None, help="runs at a time (as many as there are cores)")
     demo.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
     options = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
     if options.command is None:
         parser.print_help()
         return 0
@@ -66,54 +68,48 @@ def _demo(out: Path, seeds: int, jobs: int | None, *, as_json: bool) -> None:
     from trimtab.report import conclusion, draw, table
     from trimtab.training import demo
 
-    with _folder(out):
-        started = time.monotonic()
-        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("training small networks", total=demo.amount_of_work(seeds))
-            try:
-                cells = demo.compare(seeds, jobs or usable_cores(), lambda work: progress.advance(task, work))
-            except BrokenProcessPool:
-                raise CommandError("a training process was ended from outside; try again with --jobs 1") from None
-        comparison = Comparison(
-            command=f"trimtab demo --seeds {seeds}",
-            data="scikit-learn's digits: 1000 images to train on, 397 to choose the learning rate, 400 to test",
-            machine=machine(),
-            versions={"trimtab": trimtab.__version__, "torch": torch.__version__},
-            seconds=round(time.monotonic() - started, 1),
-            learning_rates=demo.LEARNING_RATES,
-            cells=tuple(cells),
-            conclusion=conclusion(cells),
-        )
-        figure = out / "demo.png"
-        draw(comparison, figure)
+    _check_folder(out)
+    figure = out / "demo.png"
+    started = time.monotonic()
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training small networks", total=demo.amount_of_work(seeds))
+        try:
+            cells = demo.compare(seeds, jobs or usable_cores(), lambda work: progress.advance(task, work))
+        except BrokenProcessPool:
+            raise CommandError("a training process was ended from outside; try again with --jobs 1") from None
+    comparison = Comparison(
+        command=f"trimtab demo --seeds {seeds}",
+        data="scikit-learn's digits: 1000 images to train on, 397 to choose the learning rate, 400 to test",
+        machine=machine(),
+        versions={"trimtab": trimtab.__version__, "torch": torch.__version__},
+        seconds=round(time.monotonic() - started, 1),
+        learning_rates=demo.LEARNING_RATES,
+        cells=tuple(cells),
+        conclusion=conclusion(cells),
+        figure=str(figure),
+    )
+    console = Console()
     if as_json:
         print(comparison.to_json())
-        return
-    console = Console()
-    console.print(table(comparison))
-    console.print(comparison.conclusion, highlight=False)
-    console.print(
-        f"{comparison.seconds:.0f} s on {comparison.machine}. Figure: {figure}", highlight=False, soft_wrap=True
-    )
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[None]:
-    """A folder that can be written to; if the work in it fails and it was made for that, it goes again."""
-    made = not path.exists()
+    else:
+        console.print(table(comparison))
+        console.print(comparison.conclusion, highlight=False)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        draw(comparison, figure)
     except OSError as error:
-        raise CommandError(f"cannot make the folder {path}: {error.strerror}; name another with --out") from error
-    if not os.access(path, os.W_OK):
+        raise CommandError(f"the figure could not be written to {figure}: {error.strerror}") from error
+    if not as_json:
+        done = f"{comparison.seconds:.0f} s on {comparison.machine}. Figure: {figure}"
+        console.print(done, highlight=False, soft_wrap=True)
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made or written to, before the work and not after it."""
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise CommandError(f"cannot write to the folder {path}; name another with --out")
-    try:
-        yield
-    except BaseException:
-        if made:
-            path.rmdir()
-        raise
 
 
 def _positive(text: str) -> int:

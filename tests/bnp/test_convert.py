@@ -1,5 +1,7 @@
 """Taking BatchNorm out of a model."""
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,6 +99,47 @@ def test_a_model_that_cannot_be_traced() -> None:
     plain = trimtab.without_batchnorm(Untraceable())
     assert biases(plain) == expected
     assert plain(torch.randn(2, 3, 4, 4)).shape == (2, 2, 4, 4)
+
+
+class Auxiliary(nn.Module):
+    """A branch that the trace does not take, and one that it takes by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.aux_conv, self.aux_norm = nn.Conv2d(4, 5, 1, bias=False), nn.BatchNorm2d(5)
+        self.deep_conv, self.deep_norm = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x))
+        if self.training:
+            self.aux_norm(self.aux_conv(x))
+        if torch.rand(()) < 0.5:
+            return x
+        y: Tensor = self.deep_norm(self.deep_conv(x))
+        return y
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("training", [True, False])
+def test_branches_that_are_not_taken(seed: int, training: bool) -> None:
+    torch.manual_seed(seed)
+    before = torch.get_rng_state()
+    plain = trimtab.without_batchnorm(Auxiliary().train(training))
+    assert all(biases(plain).values())
+    torch.manual_seed(seed)
+    Auxiliary()  # draws what making the model above has drawn
+    expected = torch.get_rng_state()
+    torch.set_rng_state(before)
+    trimtab.without_batchnorm(Auxiliary().train(training))
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_wrapped_models() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.DataParallel(nn.Sequential(nn.Linear(2, 3, bias=False), nn.BatchNorm1d(3))))
+    assert biases(trimtab.without_batchnorm(model)) == {"0.module.0": True}
 
 
 def test_a_batchnorm_alone_and_a_model_without_any() -> None:

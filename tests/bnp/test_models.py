@@ -255,6 +255,9 @@ def test_lazy_modules() -> None:
         plain.step()
     assert_same(ours, gradients(model))
     bnp.load_state_dict(state)
+    fresh = trimtab.BNP(nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2)))
+    fresh.load_state_dict(plain.state_dict())
+    assert "preconditioned" in str(fresh.report())
 
 
 def test_layers_called_with_keywords() -> None:
@@ -442,6 +445,7 @@ def test_skip() -> None:
     bnp.step()
     assert_identical(gradients(model[0]), before)
     assert why(bnp) == {"0.0": "named in skip", "0.1": "named in skip", "1": None}
+    assert why(trimtab.BNP(model, skip="0")) == why(bnp)
 
 
 def test_report_reads_well() -> None:
@@ -450,10 +454,29 @@ def test_report_reads_well() -> None:
     backward(model, 4, 1, 4, 4)
     bnp.step()
     text = str(bnp.report())
-    assert "scaled, not centred: no bias" in text
+    assert "scaled, not centred: no trained bias" in text
     assert "left alone: not a type that BNP knows" in text
     assert text.endswith("BNP preconditions 2 of 3 modules with parameters.")
     assert "2 layers" in repr(bnp)
+
+
+def test_the_report_knows_which_biases_take_part() -> None:
+    """Frozen, or not in the optimizer: scaled by the second moment, as the step does it."""
+    spreads = []
+    for way in ("none", "frozen", "not in the optimizer"):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2, bias=way != "none")
+        if way == "frozen":
+            layer.bias.requires_grad_(False)
+        optimizer = torch.optim.SGD([layer.weight], lr=0.1)
+        bnp = trimtab.BNP(layer, rho=0.0).attach(optimizer)
+        torch.manual_seed(1)
+        layer(torch.randn(8, 3) + torch.tensor([0.0, 10.0, 0.0])).sum().backward()
+        optimizer.step()
+        (row,) = bnp.report().layers
+        assert not row.bias
+        spreads.append(row.spread)
+    assert spreads[0] == spreads[1] == spreads[2] > 20
 
 
 def test_complex_weights_are_left_alone() -> None:

@@ -297,6 +297,28 @@ def test_nothing_of_the_forward_is_kept_alive() -> None:
     assert pending_rows(bnp) == {"": 8}
 
 
+@pytest.mark.parametrize("way", ["by hand", "backward"])
+def test_many_micro_batches_are_pooled_and_not_kept(way: str) -> None:
+    layer = nn.Linear(4, 4)
+    bnp = trimtab.BNP(layer)
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+
+    counts = []
+    for _ in range(3):
+        for _ in range(20):
+            loss = layer(torch.randn(2, 4)).sum()
+            if way == "by hand":
+                torch.autograd.grad(loss, list(layer.parameters()))
+            else:
+                loss.backward()
+        counts.append(tensors())
+    assert counts[0] == counts[1] == counts[2]
+    assert pending_rows(bnp) == {"": 120}
+
+
 def test_forwards_without_backward_do_not_pile_up() -> None:
     layer = nn.Linear(4, 4)
     bnp = trimtab.BNP(layer)

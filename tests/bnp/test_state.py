@@ -81,6 +81,27 @@ def test_a_zero_gradient_is_not_a_dropped_one_after_loading() -> None:
     assert pending_rows(bnp) == {"0": 8, "1": 8}
 
 
+@pytest.mark.parametrize("restored", [True, False], ids=["gradients put back", "sums kept outside"])
+def test_gradients_taken_by_hand_can_be_stopped_between_micro_batches(restored: bool) -> None:
+    def micro_batch(model: nn.Module, seed: int) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(loss_of(model, batch(seed)), list(model.parameters())))
+
+    def finish(model: nn.Module, bnp: trimtab.BNP, first: list[torch.Tensor]) -> list[torch.Tensor]:
+        for p, a, b in zip(model.parameters(), first, micro_batch(model, 1), strict=True):
+            p.grad = a + b
+        bnp.step()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    model, resumed = small_model(), small_model()
+    bnp, other = trimtab.BNP(model), trimtab.BNP(resumed)
+    first = micro_batch(model, 0)
+    other.load_state_dict(through_a_file(bnp.state_dict()))
+    if restored:
+        for p, g in zip(resumed.parameters(), first, strict=True):
+            p.grad = g.clone()
+    assert_identical(finish(resumed, other, first), finish(model, bnp, first))
+
+
 def test_layers_added_since_are_in_the_state() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -191,6 +212,23 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(model: Any,
         ({}, "not a state of BNP"),
         (None, "not a state of BNP"),
         ({"version": 1, "options": None, "layers": {}}, "options and layers are not dictionaries"),
+        (
+            {
+                "version": 1,
+                "options": {"debias": False, "spatial": "channel"},
+                "layers": {
+                    "": {
+                        "running": None,
+                        "handed_out": False,
+                        "pending": {
+                            **{"count": 1, "samples": 0, "outputs": 1, "zeros": 0},
+                            **{"mean": torch.zeros(2), "variance": torch.zeros(2)},
+                        },
+                    }
+                },
+            },
+            "layer '' is damaged",
+        ),
         ({"version": 99, "options": {}, "layers": {}}, "version 99"),
         (
             {"version": 1, "options": {"debias": False, "spatial": "channel"}, "layers": {"": {"running": {}}}},

@@ -34,6 +34,7 @@ def comparison(cells: tuple[Cell, ...] = CELLS) -> Comparison:
         learning_rates=(0.1, 0.3),
         cells=cells,
         conclusion=conclusion(cells),
+        figure="demo.png",
     )
 
 
@@ -47,6 +48,11 @@ def test_the_sentence_says_what_there_is() -> None:
         "BNP has the highest mean test accuracy in 1 of 2 settings; over the batch sizes 4 and 2 it is on average "
         "7.5 points above BatchNorm."
     )
+
+
+def test_ties_are_called_ties() -> None:
+    tie = (cell("a", 64, "bn", 0.5), cell("a", 64, "bnp", 0.5), cell("a", 32, "bn", 0.5), cell("a", 32, "bnp", 0.6))
+    assert conclusion(tie) == "BNP has the highest mean test accuracy in 2 of 2 settings (1 of them a tie)."
 
 
 def test_the_sentence_is_computed_without_small_batches() -> None:

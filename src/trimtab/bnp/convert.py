@@ -41,8 +41,8 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
     bias BNP can scale but not centre. All other parameters keep their values. What the BatchNorm layers had
     learned is left out, not folded into the weights: this is for training from the start.
 
-    Where BatchNorm stood is read off the model's graph, if torch.fx can trace it; otherwise a BatchNorm is taken to
-    follow the nearest layer of its width that was defined before it.
+    Where BatchNorm stood is read off the model's graph, if torch.fx can trace it; a BatchNorm that is not in the
+    graph is taken to follow the nearest layer of its width that was defined before it.
 
     Args:
         model: Any module; it is not changed. Make the optimizer for the copy, which has new parameters.
@@ -93,25 +93,30 @@ def _lacks_bias(module: nn.Module) -> bool:
 
 def _layers_before_batchnorm(model: nn.Module) -> set[str]:
     """The names of the layers without bias whose output a BatchNorm centres."""
-    try:
-        graph = _Tracer().trace(model)
-    except Exception:  # whatever a model's own code raises when it is run on proxies
-        return set(_layers_defined_before_batchnorm(model))
     modules = dict(model.named_modules())
     found: set[str] = set()
+    traced: set[str] = set()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            graph = _Tracer().trace(model)
+    except Exception:  # whatever a model's own code raises when it is run on proxies
+        graph = fx.Graph()
     for node in graph.nodes:
         if node.op == "call_module" and isinstance(modules[node.target], _BatchNorm):
+            traced.add(node.target)
             found.update(_sources(node, modules))
-    return found
+    return found | set(_layers_defined_before_batchnorm(model, passed=traced, taken=found))
 
 
 class _Tracer(fx.Tracer):
-    """Traces into everything but the layers and BatchNorms themselves."""
+    """Traces into everything that could contain a BatchNorm; layers and BatchNorms themselves are leaves."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Layers of registered types are leaves wherever they were defined."""
-        leaf = layer_type(m) is not None or isinstance(m, _BatchNorm)
-        return leaf or super().is_leaf_module(m, module_qualified_name)
+        if layer_type(m) is not None or isinstance(m, _BatchNorm):
+            return True
+        contains = any(isinstance(child, _BatchNorm) for child in m.modules())
+        return not contains and super().is_leaf_module(m, module_qualified_name)
 
 
 def _sources(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> Iterator[str]:
@@ -134,13 +139,13 @@ def _sources(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> Iterator[str]
             nodes += fresh
 
 
-def _layers_defined_before_batchnorm(model: nn.Module) -> Iterator[str]:
-    """Without a graph: each BatchNorm belongs to the nearest free layer of its width defined before it."""
+def _layers_defined_before_batchnorm(model: nn.Module, passed: set[str], taken: set[str]) -> Iterator[str]:
+    """For BatchNorms that no trace has passed: the nearest free layer of its width defined before each."""
     free: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
-        if _lacks_bias(module):
+        if _lacks_bias(module) and name not in taken:
             free.append((name, module))
-        elif isinstance(module, _BatchNorm):
+        elif isinstance(module, _BatchNorm) and name not in passed:
             fitting = [(n, layer) for n, layer in free if _width(layer) == module.num_features]
             if fitting:
                 free.remove(fitting[-1])

@@ -5,7 +5,7 @@ both reaches that output and computes the gradient of the layer's weight. What i
 reaches a loss, or is differentiated for another purpose (an input's gradient, say) leaves no trace.
 """
 
-import functools
+import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +23,23 @@ from trimtab.bnp.statistics import Rows, RunningAverage
 _current_backward: Callable[[], int] = torch._C._current_graph_task_id
 
 
-_RowsById = dict[int, Rows]
+_number = itertools.count()  # tells the forwards apart, since several backwards can go through one
+
+
+class _Pool:
+    """The rows of several forwards, pooled, each forward once."""
+
+    __slots__ = ("forwards", "rows")
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        self.rows = rows
+        self.forwards: set[int] = set()
+
+    def add(self, forwards: dict[int, Rows]) -> None:
+        for number, rows in forwards.items():
+            if number not in self.forwards:
+                self.forwards.add(number)
+                self.rows = self.rows.merge(rows) if self.rows else rows
 
 
 class ModuleHook:
@@ -70,12 +86,11 @@ class Observer:
         self.running: RunningAverage | None = None
         self.said_unheard = False
         self.said_unsuited = False
-        # The rows of a forward pass through these, in this order. They are kept by identity, so that a forward
-        # that several backwards go through counts once.
-        self._reached: dict[int, _RowsById] = {}  # a backward, by its number, has come to the layer's output
-        self._computed: _RowsById = {}  # and has the gradient of its weight,
-        self._accumulated: _RowsById = {}  # which was added to weight.grad,
-        self._handed_out: _RowsById = {}  # or was given to who asked for it by torch.autograd.grad.
+        # The rows of a forward pass through these, in this order.
+        self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output
+        self._computed: dict[int, Rows] = {}  # and has the gradient of its weight,
+        self._accumulated = _Pool()  # which was added to weight.grad,
+        self._handed_out = _Pool()  # or was given to who asked for it by torch.autograd.grad.
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
         self._watched: nn.Parameter | None = None
         self._weight_handles: list[RemovableHandle] = []
@@ -87,18 +102,11 @@ class Observer:
         weight = self.module._parameters.get("weight")
         return weight if isinstance(weight, nn.Parameter) else None
 
-    @property
-    def bias(self) -> nn.Parameter | None:
-        """The layer's bias, if it has one."""
+    def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
+        """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        return bias if isinstance(bias, nn.Parameter) else None
-
-    def gradients(self, parameters: set[int] | None) -> tuple[Tensor, Tensor | None]:
-        """The gradients of weight and bias; None for a bias that has none or is not among the parameters."""
-        weight, bias = self.weight, self.bias
-        assert weight is not None and weight.grad is not None
-        theirs = bias is not None and bias.requires_grad and (parameters is None or id(bias) in parameters)
-        return weight.grad, bias.grad if bias is not None and theirs else None
+        trained = isinstance(bias, nn.Parameter) and bias.requires_grad
+        return bias if trained and (parameters is None or id(bias) in parameters) else None
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -110,8 +118,13 @@ class Observer:
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows = self._accumulated or {**self._handed_out, **self._computed}
-        return functools.reduce(Rows.merge, rows.values()) if rows else None
+        return self._accumulated.rows or self.handed_out
+
+    @property
+    def handed_out(self) -> Rows | None:
+        """The rows whose gradient torch.autograd.grad has returned to its caller."""
+        self._settle()
+        return self._handed_out.rows
 
     def check(self, rows: Rows) -> None:
         """Refuse rows that the running averages are not for."""
@@ -123,16 +136,16 @@ class Observer:
 
     def discard(self) -> None:
         """Forget the pending rows, and those that could become pending."""
-        for rows in (self._reached, self._computed, self._accumulated, self._handed_out):
-            rows.clear()
+        self._reached.clear()
+        self._computed = {}
+        self._accumulated, self._handed_out = _Pool(), _Pool()
         self._gradient_held = None
 
-    def restore(self, running: RunningAverage | None, pending: Rows | None) -> None:
-        """Take up a saved state. Pending rows stay if weight.grad is restored too before the next backward."""
+    def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
+        """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.discard()
         self.running = running
-        if pending is not None:
-            self._accumulated[id(pending)] = pending
+        self._accumulated, self._handed_out = _Pool(accumulated), _Pool(handed_out)
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
@@ -165,9 +178,10 @@ class Observer:
         self._watch(weight)
         if _current_backward() == -1:  # no backward is under way: what it reached has come to nothing
             self._reached.clear()
+        number = next(_number)
 
         def reached(grad: Tensor) -> None:
-            self._reached.setdefault(_current_backward(), {})[id(rows)] = rows
+            self._reached.setdefault(_current_backward(), {})[number] = rows
 
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
@@ -191,19 +205,24 @@ class Observer:
 
     def _gradient(self, grad: Tensor) -> None:
         """Tensor hook: this backward has the weight's gradient."""
-        self._handed_out.update(self._computed)  # those of an earlier backward, which did not add it to weight.grad
+        self._settle()
         self._computed = self._reached.pop(_current_backward(), {})
         if self._was_dropped():
-            self._accumulated.clear()
+            self._accumulated = _Pool()
+
+    def _settle(self) -> None:
+        """What a backward computed and did not add to weight.grad, it has handed out."""
+        self._handed_out.add(self._computed)
+        self._computed = {}
 
     def _accumulate(self, weight: Tensor) -> None:
         """Post-accumulate hook: this backward's gradient has been added to weight.grad.
 
         So the loop does not work by hand, and what was handed out before was for another purpose.
         """
-        self._accumulated.update(self._computed)
+        self._accumulated.add(self._computed)
         self._computed = {}
-        self._handed_out = {}
+        self._handed_out = _Pool()
         if weight.grad is not None:
             self._gradient_held = weakref.ref(weight.grad), weight.grad._version
 
@@ -212,7 +231,7 @@ class Observer:
 
         Its values are looked at only if something other than a backward has changed it.
         """
-        if not self._accumulated or self._watched is None:
+        if self._accumulated.rows is None or self._watched is None:
             return False
         grad = self._watched.grad
         if grad is None or self._gradient_held is None:

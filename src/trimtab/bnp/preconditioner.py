@@ -164,7 +164,7 @@ class BNP:
     def report(self) -> Report:
         """What is preconditioned, what is not and why, layer by layer. Print it."""
         parameters = self._attachment.parameters() if self._attachment is not None else None
-        return describe(self._watch, self.options, lambda observer: self._why_left_alone(observer, parameters))
+        return describe(self._watch, self.options, parameters, self._why_left_alone)
 
     def __enter__(self) -> "BNP":
         """Use as a context manager, which detaches at the end."""
@@ -204,7 +204,9 @@ class BNP:
 
     def _precondition(self, observer: Observer, rows: Rows, parameters: set[int] | None, fold: bool) -> None:
         """Replace the gradients of one layer."""
-        weight, bias = observer.gradients(parameters)
+        assert observer.weight is not None and observer.weight.grad is not None
+        weight, trained_bias = observer.weight.grad, observer.trained_bias(parameters)
+        bias = None if trained_bias is None else trained_bias.grad
         mean, variance = self._statistics(observer, rows, weight, bias, fold)
 
         buffer = weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last

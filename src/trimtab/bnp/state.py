@@ -38,15 +38,16 @@ def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: O
     for name in saved["layers"].keys() - observers.keys():
         raise ValueError(f"The state has a layer {name!r} that this model does not have or BNP skips.")
     loaded = [(observer, _load_layer(observer, saved["layers"][name])) for name, observer in observers.items()]
-    for observer, (running, pending) in loaded:
-        observer.restore(running, pending)
+    for observer, parts in loaded:
+        observer.restore(*parts)
 
 
 def _save_layer(observer: Observer) -> dict[str, Any]:
-    layer: dict[str, Any] = {"running": None, "pending": None}
+    layer: dict[str, Any] = {"running": None, "pending": None, "handed_out": False}
     if observer.running is not None:
         layer["running"] = {name: value.clone() for name, value in observer.running.tensors().items()}
     if (rows := observer.pending) is not None:
+        layer["handed_out"] = rows is observer.handed_out
         layer["pending"] = {
             "count": rows.moments.count,
             "mean": rows.moments.mean.clone(),
@@ -58,22 +59,25 @@ def _save_layer(observer: Observer) -> dict[str, Any]:
     return layer
 
 
-def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAverage | None, Rows | None]:
+def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAverage | None, Rows | None, Rows | None]:
     running: RunningAverage | None = None
     pending: Rows | None = None
     try:
         if (averages := saved["running"]) is not None:
-            running = RunningAverage(_columns(observer, averages["mean"]), debias=observer.options.debias)
-            running.mean = _columns(observer, averages["mean"])
-            running.variance = _columns(observer, averages["variance"])
+            mean, variance = (_columns(observer, averages[name]) for name in ("mean", "variance"))
+            running = RunningAverage(mean, debias=observer.options.debias)
+            running.mean, running.variance = mean, variance
             for name in ("weight", "steps", "skipped"):
-                setattr(running, name, averages[name].to(running.mean.device, copy=True))
+                setattr(running, name, averages[name].to(mean.device, copy=True))
         if (rows := saved["pending"]) is not None:
-            moments = Moments(rows["count"], _columns(observer, rows["mean"]), _columns(observer, rows["variance"]))
-            pending = Rows(moments, rows["samples"], rows["outputs"], rows["zeros"])
+            moments = Moments(int(rows["count"]), *(_columns(observer, rows[name]) for name in ("mean", "variance")))
+            pending = Rows(moments, int(rows["samples"]), int(rows["outputs"]), int(rows["zeros"]))
+            if min(moments.count, pending.samples, pending.outputs) < 1:
+                raise TypeError("pending rows without a number")
+        handed_out = bool(saved["handed_out"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"The state of layer {observer.name!r} is damaged: {error!r}.") from error
-    return running, pending
+    return (running, None, pending) if handed_out else (running, pending, None)
 
 
 def _columns(observer: Observer, saved: Tensor) -> Tensor:

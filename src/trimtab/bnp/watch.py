@@ -136,7 +136,7 @@ class Watch:
                 return f"its {name} is computed from other parameters"
         if weight is None:
             return "it has no weight"
-        for parameter in (weight, observer.bias):
+        for parameter in (weight, module._parameters.get("bias")):
             others = self._owners.get(id(parameter), set()) - {observer.name}
             if others:
                 return f"it shares parameters with {', '.join(map(repr, sorted(others)))}"

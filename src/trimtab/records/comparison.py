@@ -49,6 +49,7 @@ class Comparison:
         learning_rates: The candidates, the same for every method.
         cells: The outcomes.
         conclusion: What they show, in a sentence.
+        figure: Where their figure is.
     """
 
     command: str
@@ -59,6 +60,7 @@ class Comparison:
     learning_rates: tuple[float, ...]
     cells: tuple[Cell, ...]
     conclusion: str
+    figure: str
     schema: int = SCHEMA
 
     def to_json(self) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 def machine() -> str:
     """Processor and usable cores in a few words."""
-    return f"{_processor()}, {usable_cores()} cores"
+    cores = usable_cores()
+    return f"{_processor()}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def usable_cores() -> int:

@@ -15,8 +15,11 @@ def conclusion(cells: Sequence[Cell], subject: str = "bnp", small: int = 4) -> s
         if cell.mean is not None:
             places.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell.mean
     contested = {place: means for place, means in places.items() if subject in means}
-    wins = sum(means[subject] == max(means.values()) for means in contested.values())
-    sentence = f"{_name(subject)} has the highest mean test accuracy in {wins} of {len(contested)} settings"
+    best = [means for means in contested.values() if means[subject] == max(means.values())]
+    ties = sum(list(means.values()).count(means[subject]) > 1 for means in best)
+    sentence = f"{_name(subject)} has the highest mean test accuracy in {len(best)} of {len(contested)} settings"
+    if ties:
+        sentence += f" ({ties} of them a tie)"
 
     sizes = sorted({size for _, size in contested if size <= small}, reverse=True)
     others = [method for method in dict.fromkeys(cell.method for cell in cells) if method != subject]

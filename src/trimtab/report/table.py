@@ -1,5 +1,6 @@
 """A comparison as a table for the terminal."""
 
+import math
 from collections.abc import Iterable
 
 from rich.table import Table
@@ -12,21 +13,22 @@ HEADINGS = {"vanilla": "vanilla", "bn": "BatchNorm", "ln": "LayerNorm", "bnp": "
 def table(comparison: Comparison) -> Table:
     """One row per network and batch size, one column per method; the best mean of a row is bold."""
     seeds = max(len(cell.accuracies) for cell in comparison.cells)
+    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
     epochs = {cell.batch_size: cell.epochs for cell in comparison.cells}
-    passes = ", ".join(f"{count} at {size}" for size, count in epochs.items())
+    passes = ", ".join(f"{number} at {size}" for size, number in epochs.items())
     result = Table(
-        title=f"Test accuracy in %: mean of {seeds} seeds \\[range]; below it the learning rate",
+        title=f"Test accuracy in %: mean of {count} \\[range]; below it the learning rate",
         caption=f"Epochs by batch size: {passes}.\n"
         f"Rates {_listed(comparison.learning_rates)} tried on validation data.\n"
         "* at the edge of these: a better one may lie outside.\n"
-        "– BatchNorm cannot train on one row.",
+        "– BatchNorm cannot train on one row. LayerNorm of images is GroupNorm with one group.",
         title_justify="left",
         caption_justify="left",
         title_style="bold",
     )
     methods = list(dict.fromkeys(cell.method for cell in comparison.cells))
-    result.add_column("network")
-    result.add_column("batch", justify="right")
+    result.add_column("network", no_wrap=True)
+    result.add_column("batch", justify="right", no_wrap=True)
     for method in methods:
         result.add_column(HEADINGS.get(method, method), justify="right", no_wrap=True)
     rows: dict[tuple[str, int], dict[str, Cell]] = {}
@@ -46,10 +48,10 @@ def table(comparison: Comparison) -> Table:
 def _text(cell: Cell, best: float) -> str:
     if cell.mean is None or cell.lr is None:
         return "–"
-    low, high = 100 * min(cell.accuracies), 100 * max(cell.accuracies)
+    low, high = math.floor(100 * min(cell.accuracies)), math.ceil(100 * max(cell.accuracies))
     mean = f"{100 * cell.mean:.1f}"
     mean = f"[bold]{mean}[/bold]" if cell.mean == best else mean
-    return f"{mean} \\[{low:.0f}–{high:.0f}]\n{cell.lr:g}{'*' if cell.lr_at_edge else ''}"
+    return f"{mean} \\[{low}–{high}]\n{cell.lr:g}{'*' if cell.lr_at_edge else ''}"
 
 
 def _listed(numbers: Iterable[float]) -> str:
