@@ -1,0 +1,24 @@
+"""The normalizations that the four papers compare, by name or as layers for any model."""
+
+from trimtab.norms.base import RunningNorm
+from trimtab.norms.decay import gamma_decay
+from trimtab.norms.ghost import FourThingsBatchNorm, GhostBatchNorm
+from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
+from trimtab.norms.norm import NORMS, Norm
+from trimtab.norms.partial import LpNorm, MeanOnlyBatchNorm, VarianceOnlyBatchNorm
+from trimtab.norms.renorm import BatchRenorm
+
+__all__ = [
+    "NORMS",
+    "BatchRenorm",
+    "FourThingsBatchNorm",
+    "GhostBatchNorm",
+    "LpNorm",
+    "MeanOnlyBatchNorm",
+    "NoisyBatchNorm",
+    "Norm",
+    "RunningNorm",
+    "StopGradientBatchNorm",
+    "VarianceOnlyBatchNorm",
+    "gamma_decay",
+]

@@ -1,0 +1,33 @@
+"""The explicit decay of γ, the regularization that BatchNorm's noise amounts to."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _WeightNorm
+
+from trimtab.norms.base import RunningNorm
+
+_NORMALIZATIONS = (RunningNorm, _NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
+    """ζ Σγ², to be added to the loss (regularization paper, Theorem 1 and Sec. 5).
+
+    The sum is over each γ that is trained: of the model's normalization layers, torch's and ours, and the lengths of
+    weights under weight normalization. A fixed γ would add a constant and is left out.
+    """
+    squares = [gamma.square().sum() for module in model.modules() for gamma in _gammas(module) if gamma.requires_grad]
+    return zeta * torch.stack(squares).sum() if squares else torch.zeros(())
+
+
+def _gammas(module: nn.Module) -> Iterator[Tensor]:
+    gamma = module._parameters.get("weight")
+    if isinstance(module, _NORMALIZATIONS) and gamma is not None:
+        yield gamma
+    if parametrize.is_parametrized(module, "weight"):
+        chain = module.get_submodule("parametrizations.weight")
+        if any(isinstance(step, _WeightNorm) for step in chain.children()):
+            yield chain.get_parameter("original0")
