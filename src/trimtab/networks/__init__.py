@@ -1,5 +1,5 @@
-"""Networks with the normalization as an argument."""
+"""The architectures of the papers, with the normalization as an argument."""
 
-from trimtab.networks.small import NETWORKS, Norm, build
+from trimtab.networks.registry import NETWORKS, build, places
 
-__all__ = ["NETWORKS", "Norm", "build"]
+__all__ = ["NETWORKS", "build", "places"]

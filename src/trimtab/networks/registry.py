@@ -1,0 +1,216 @@
+"""The networks by name."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Literal, NoReturn
+
+import torch
+from torch import nn
+
+from trimtab.networks.builder import Builder, Layer
+from trimtab.networks.convolutional import cnn5, mf_conv, regcnn, small_cnn, vgg, vgg16
+from trimtab.networks.dense import dln25, mlp
+from trimtab.networks.initialize import INITS, initialize
+from trimtab.networks.residual import RESNET18, RESNET110, preactivation_resnet, resnet
+from trimtab.norms import Norm
+
+STEMS = ("cifar", "imagenet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """One entry.
+
+    Attributes:
+        description: One line.
+        make: Called with a builder, the input's shape, the number of classes and, if `has_stem`, the stem.
+        init: The initialization of its paper.
+        input_shape: What it is for, if nothing else is said.
+        before_activation: Whether the norm stands before the activation whatever the `Norm` says, as published.
+        spare_biases: Whether convolutions have no bias where the next norm takes it away, as published.
+        has_stem: Whether there is a choice of stems.
+        has_dropout: Whether there is dropout after each normalization.
+    """
+
+    description: str
+    make: Callable[..., nn.Module]
+    init: str
+    input_shape: tuple[int, ...] = (3, 32, 32)
+    before_activation: bool = False
+    spare_biases: bool = False
+    has_stem: bool = False
+    has_dropout: bool = False
+
+
+_residual = partial(Network, init="he", before_activation=True, spare_biases=True)
+_before = partial(Network, before_activation=True)
+
+_REGISTRY: dict[str, Network] = {
+    "mlp3x100": Network(
+        description="fully connected, three layers of 100 (bnp)", make=partial(mlp, hidden=(100,) * 3), init="glorot"
+    ),
+    "mlp2x100": Network(
+        description="fully connected, two layers of 100 (bnp)", make=partial(mlp, hidden=(100,) * 2), init="glorot"
+    ),
+    "cnn5": Network(description="three convolutions of 32-64-32 and two dense layers (bnp)", make=cnn5, init="glorot"),
+    "vgg": _before(description="VGG-like: 8 convolutions and three dense layers (landscape)", make=vgg, init="glorot"),
+    "vgg16": _before(description="VGG16: 13 convolutions and a linear layer (meanfield)", make=vgg16, init="he"),
+    "dln25": Network(
+        description="deep linear network of 25 square layers (landscape)", make=dln25, init="glorot", input_shape=(10,)
+    ),
+    "mf-mlp": _before(
+        description="fully connected, three layers of 1000 and the output (meanfield)",
+        make=partial(mlp, hidden=(1000,) * 3),
+        init="meanfield",
+    ),
+    "mf-conv": _before(
+        description="three convolutions of 30-60-90 with stride 2, and a linear layer (meanfield)",
+        make=mf_conv,
+        init="meanfield",
+    ),
+    "regcnn": _before(
+        description="four convolutions of 32-32-64-64 and two dense layers (regularization)",
+        make=regcnn,
+        init="he",
+        has_dropout=True,
+    ),
+    "resnet110": _residual(
+        description="residual network of 110 layers for CIFAR (bnp)", make=partial(resnet, plan=RESNET110)
+    ),
+    "preact110": _residual(
+        description="preactivation residual network of 110 layers for CIFAR (bnp)",
+        make=partial(preactivation_resnet, plan=RESNET110),
+    ),
+    "resnet18": _residual(
+        description="residual network of 18 layers (bnp)", make=partial(resnet, plan=RESNET18), has_stem=True
+    ),
+    "preact18": _residual(
+        description="preactivation residual network of 18 layers (meanfield)",
+        make=partial(preactivation_resnet, plan=RESNET18),
+        has_stem=True,
+    ),
+    "small-cnn": Network(
+        description="two convolutions of 16-32 and a linear layer, for 8×8 images",
+        make=small_cnn,
+        init="glorot",
+        input_shape=(1, 8, 8),
+    ),
+    "small-mlp": Network(
+        description="fully connected, three layers of 50, for 8×8 images",
+        make=partial(mlp, hidden=(50,) * 3),
+        init="glorot",
+        input_shape=(1, 8, 8),
+    ),
+}
+
+NETWORKS: dict[str, str] = {name: network.description for name, network in _REGISTRY.items()}
+
+
+def build(
+    name: str,
+    norm: Norm | str = "none",
+    *,
+    input_shape: Sequence[int] | None = None,
+    classes: int = 10,
+    norm_layers: Collection[int] | None = None,
+    init: str | None = None,
+    init_scale: float = 1.0,
+    conv_bias: bool | None = None,
+    stem: Literal["cifar", "imagenet"] = "cifar",
+    dropout: float = 0.0,
+    sigma_w2: float = 2.0,
+    sigma_b2: float = 0.5,
+) -> nn.Module:
+    """A network by name, its weights drawn from torch's global generator.
+
+    Args:
+        name: A key of `NETWORKS`.
+        norm: What stands at the network's places for a normalization. It stands where its paper has it: before the
+            activation in the residual, VGG, mean-field and regularization networks; after it in the others, unless
+            the norm's `before_activation` is set.
+        input_shape: The shape of one input; None: (3, 32, 32), and for `dln25` (10,), for the small ones (1, 8, 8).
+        classes: The number of outputs.
+        norm_layers: The places, counted from 0 in forward order, that get the norm; None: all of them.
+        init: `glorot`, `he` or `meanfield`; None: as the network's paper says.
+        init_scale: What the weights drawn are multiplied with; biases are not.
+        conv_bias: Whether convolutions have a bias. None: they do, except in residual networks where the norm that
+            follows takes it away, as published.
+        stem: For `resnet18` and `preact18`: 3×3 with stride 1, or 7×7 with stride 2 and pooling.
+        dropout: For `regcnn`: the share dropped after each normalization.
+        sigma_w2: For the initialization `meanfield`: the weights' variance times fan-in.
+        sigma_b2: For the initialization `meanfield`: the biases' variance.
+
+    Raises:
+        ValueError: For an unknown name, a norm or a setting that makes no sense for the network.
+    """
+    network = _find(name)
+    init = network.init if init is None else init
+    if init not in INITS:
+        _unknown("initialization", init, INITS)
+    if stem not in STEMS:
+        _unknown("stem", stem, STEMS)
+    if stem != "cifar" and not network.has_stem:
+        raise ValueError(f"{name} has no choice of stems: leave stem at 'cifar'.")
+    if dropout and not network.has_dropout:
+        raise ValueError(f"{name} has no dropout: leave dropout at 0.")
+    if (sigma_w2, sigma_b2) != (2.0, 0.5) and init != "meanfield":
+        raise ValueError(f"sigma_w2 and sigma_b2 belong to the initialization 'meanfield', not to {init!r}.")
+    _check_numbers(init_scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2, dropout=dropout)
+
+    builder = Builder(
+        name,
+        replace(Norm.parse(norm), before_activation=True) if network.before_activation else Norm.parse(norm),
+        norm_layers=norm_layers,
+        conv_bias=conv_bias,
+        spare_biases=network.spare_biases,
+        dropout=dropout,
+    )
+    shape = network.input_shape if input_shape is None else tuple(input_shape)
+    _check_sizes(shape, classes)
+    model = network.make(builder, shape, classes, **({"stem": stem} if network.has_stem else {}))
+
+    def draw(layer: Layer) -> None:
+        initialize(layer, init, scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2)
+
+    builder.finish(draw)
+    return model
+
+
+def places(name: str) -> int:
+    """How many places for a normalization a network has."""
+    network = _find(name)
+    builder = Builder(name, Norm())
+    with torch.device("meta"):  # no memory, no random numbers
+        network.make(builder, network.input_shape, 10)
+    return builder.places
+
+
+def _find(name: str) -> Network:
+    if name not in _REGISTRY:
+        _unknown("network", name, _REGISTRY)
+    return _REGISTRY[name]
+
+
+def _unknown(kind: str, name: str, known: Collection[str]) -> NoReturn:
+    nearest = get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+    raise ValueError(f"There is no {kind} {name!r}; did you mean {nearest!r}? Known are: {', '.join(known)}.")
+
+
+def _check_sizes(shape: tuple[int, ...], classes: int) -> None:
+    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
+        raise ValueError(f"input_shape must be positive whole numbers, not {shape}.")
+    if not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"classes must be a positive whole number, not {classes!r}.")
+
+
+def _check_numbers(*, init_scale: float, sigma_w2: float, sigma_b2: float, dropout: float) -> None:
+    for name, value in (("init_scale", init_scale), ("sigma_w2", sigma_w2)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number above 0, not {value!r}.")
+    if not (sigma_b2 >= 0 and math.isfinite(sigma_b2)):
+        raise ValueError(f"sigma_b2 must be a finite number, 0 or larger, not {sigma_b2!r}.")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be a number in [0, 1), not {dropout!r}.")
