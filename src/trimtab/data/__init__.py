@@ -1,5 +1,22 @@
-"""Data sets as tensors."""
+"""Data sets as tensors, and batches of them on the training device."""
 
-from trimtab.data.digits import Split, digits
+from trimtab.data.catalog import DATASETS, batches, load
+from trimtab.data.dataset import Dataset, Split
+from trimtab.data.epochs import Batches, Plan
+from trimtab.data.errors import DataError
+from trimtab.data.imagefolder import FolderBatches, ImageFolder
+from trimtab.data.synthetic import gaussian
 
-__all__ = ["Split", "digits"]
+__all__ = [
+    "DATASETS",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "FolderBatches",
+    "ImageFolder",
+    "Plan",
+    "Split",
+    "batches",
+    "gaussian",
+    "load",
+]

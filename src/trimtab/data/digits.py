@@ -1,38 +1,30 @@
 """The embedded default: 1797 real images of handwritten digits that come with scikit-learn."""
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
-TRAIN, VALIDATION = 1000, 397  # the remaining 400 are for testing
+from trimtab.data.dataset import Dataset, Split, channel_statistics
+from trimtab.data.errors import missing_package
 
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Images and labels of one part of a data set."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        """The number of images."""
-        return len(self.labels)
+TEST, SCALE = 400, 16.0
 
 
 @cache
-def digits() -> dict[str, Split]:
-    """The digits as 1×8×8 images in [0, 1], in the parts `train`, `validation` and `test`.
+def load_digits() -> Dataset:
+    """The digits as 1×8×8 images, 1397 to train and validate on and 400 to test.
 
-    The parts are drawn once and for all, so that every run sees the same ones.
+    They are mixed once and for all, so that every run sees the same parts; scikit-learn has them writer by writer.
     """
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as error:
+        raise missing_package("digits", "scikit-learn") from error
 
-    raw = load_digits()
-    images = torch.tensor(raw.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(raw.target, dtype=torch.int64)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    parts = order.tensor_split([TRAIN, TRAIN + VALIDATION])
-    names = ("train", "validation", "test")
-    return {name: Split(images[part], labels[part]) for name, part in zip(names, parts, strict=True)}
+    raw = datasets.load_digits()
+    images = torch.tensor(raw.images, dtype=torch.uint8).unsqueeze(1)
+    targets = torch.tensor(raw.target, dtype=torch.int64)
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
+    train, test = (Split(images[part], targets[part]) for part in order.tensor_split([len(order) - TEST]))
+    mean, std = channel_statistics(train.inputs, SCALE)
+    return Dataset(name="digits", train=train, test=test, classes=10, scale=SCALE, mean=mean, std=std)

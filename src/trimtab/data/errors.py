@@ -1,0 +1,10 @@
+"""What is said when data are missing or wrong."""
+
+
+class DataError(ValueError):
+    """Data that are missing, damaged or not what they are called, in one sentence that says what to do."""
+
+
+def missing_package(data: str, package: str) -> DataError:
+    """The error for a data set that needs a package which is not installed."""
+    return DataError(f"{data} needs {package}; install it with: pip install 'trimtab[lab]'")
