@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 import trimtab
 from trimtab import cli
 from trimtab.training import demo
-from trimtab.training.loop import Settings
 
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = [Settings(network, method, 64, 1, 0.0, 0) for network in ("cnn", "mlp") for method in ("vanilla", "bnp")]
+    grid = [
+        replace(cell, epochs=1, evaluate_every=1)
+        for cell in demo.cells()
+        if cell.batch_size == 64 and cell.method in ("vanilla", "bnp")
+    ]
     monkeypatch.setattr(demo, "cells", lambda: grid)
     monkeypatch.setattr(demo, "LEARNING_RATES", (0.1, 0.3))
 
@@ -87,7 +91,7 @@ def test_a_missing_extra_is_named(
 ) -> None:
     monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "rich" else importlib.util.find_spec(name))
     assert cli.main(["demo", "--out", str(tmp_path / "new")]) == 2
-    assert capsys.readouterr().err == ("trimtab: the demo needs rich; install it with: pip install 'trimtab[lab]'\n")
+    assert capsys.readouterr().err == ("trimtab: this needs rich; install it with: pip install 'trimtab[lab]'\n")
     assert list(tmp_path.iterdir()) == []
 
 

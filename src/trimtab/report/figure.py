@@ -14,7 +14,7 @@ STYLES = {
     "bnp": ("#D55E00", "o", "-"),
 }
 TICKS = (0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
-TITLES = {"cnn": "small CNN", "mlp": "small fully connected network"}
+TITLES = {"small-cnn": "small CNN", "small-mlp": "small fully connected network"}
 
 
 def draw(comparison: Comparison, path: Path) -> None:

@@ -1,0 +1,162 @@
+"""What happened in a training run, event by event: one line of JSON each.
+
+A file of events begins with `RunStarted`. Lines are appended and flushed as things happen, so that a file is readable
+at any moment; a line that was cut off by a crash is passed over when reading.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+SCHEMA = 1
+Verdict = Literal["finished", "diverged", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run begins.
+
+    Attributes:
+        settings: All settings, resolved.
+        command: What was typed.
+        machine: The hardware.
+        versions: Of trimtab, torch and Python.
+        parameters: How many the network has.
+    """
+
+    kind: ClassVar[str] = "run_started"
+    settings: dict[str, Any]
+    command: str
+    machine: str
+    versions: dict[str, str]
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run goes on from a checkpoint."""
+
+    kind: ClassVar[str] = "resumed"
+    step: int
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A stretch of training steps.
+
+    Attributes:
+        step: Steps taken so far.
+        epoch: Passes over the training data so far, as a fraction.
+        loss: The mean training loss over the stretch.
+        accuracy: The mean training accuracy over the stretch; None in regression.
+        lr: The learning rate of its last step.
+        seconds: Training time so far, without evaluation.
+    """
+
+    kind: ClassVar[str] = "trained"
+    step: int
+    epoch: float
+    loss: float
+    accuracy: float | None
+    lr: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The network on data it does not train on.
+
+    Attributes:
+        step: Steps taken so far.
+        epoch: Passes over the training data so far.
+        part: `validation` or `test`.
+        loss: Mean loss.
+        accuracy: None in regression.
+        seconds: Training time so far.
+    """
+
+    kind: ClassVar[str] = "evaluated"
+    step: int
+    epoch: float
+    part: str
+    loss: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A run ends, for now or for good."""
+
+    kind: ClassVar[str] = "run_ended"
+    verdict: Verdict
+    step: int
+    seconds: float
+    images_per_second: float
+
+
+Event = RunStarted | Resumed | Trained | Evaluated | RunEnded
+_KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in (RunStarted, Resumed, Trained, Evaluated, RunEnded)}
+
+
+class EventLog:
+    """Appends events to a file."""
+
+    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+        """Open the file; of one that is there, keep the first so many bytes (None: start anew)."""
+        self._file = path.open("r+b" if keep is not None else "wb")
+        if keep is not None:
+            self._file.truncate(keep)
+            self._file.seek(keep)
+
+    def write(self, event: Event) -> None:
+        """Append one event."""
+        line = {"schema": SCHEMA, "kind": event.kind, **_encoded(asdict(event))}
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def position(self) -> int:
+        """The length of the file so far, safely on the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file, in order.
+
+    Raises:
+        ValueError: If a line other than the last is no event, or was written by a newer trimtab.
+    """
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            content = json.loads(line)
+            kind, schema = _KINDS[content.pop("kind")], content.pop("schema")
+        except (json.JSONDecodeError, KeyError, AttributeError) as error:
+            if number == len(lines):  # cut off: no line break after it
+                return
+            raise ValueError(f"{path}, line {number}: this is no event of a run.") from error
+        if schema != SCHEMA:
+            raise ValueError(f"{path} has schema {schema}; this trimtab reads {SCHEMA}.")
+        yield kind(**_decoded(content))
+
+
+def _encoded(content: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinities and NaN; as words they come back."""
+    bad = {name: str(v) for name, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {**content, **bad}
+
+
+def _decoded(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(v) if v in ("nan", "inf", "-inf") else v for name, v in content.items()}

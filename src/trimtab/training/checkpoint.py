@@ -1,0 +1,37 @@
+"""A run's state on the disk: whole or not there."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SCHEMA = 1
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint beside the old one, then put it in its place in one move."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            torch.save({"schema": SCHEMA, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load(path: Path, device: torch.device) -> dict[str, Any]:
+    """Read a checkpoint; nothing in it is executed.
+
+    Raises:
+        ValueError: If it is not one that this trimtab wrote.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is cut off or foreign
+        raise ValueError(f"{path} is not a checkpoint of a run: {error}") from error
+    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is not a checkpoint that this trimtab can read.")
+    return state

@@ -1,0 +1,72 @@
+"""The folder of a run: which settings it has, whose it is."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.training.run import CHECKPOINT, EVENTS
+from trimtab.training.settings import Settings, from_mapping
+
+SETTINGS = "settings.yaml"
+_OURS = (SETTINGS, EVENTS, CHECKPOINT)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, by name.
+
+    Raises:
+        ValueError: If it cannot be read, is not a mapping, or has a setting that does not exist.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a YAML file: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} must hold settings as 'name: value', one to a line")
+    return from_mapping(content, where=str(path))
+
+
+def begin(folder: Path, settings: Settings, *, force: bool) -> None:
+    """Make the folder of a new run and write its settings there.
+
+    Raises:
+        ValueError: If the folder holds another run and `force` is not set, or something that is not ours.
+    """
+    if (folder / SETTINGS).exists() and not force:
+        raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    foreign = [path.name for path in folder.iterdir() if path.name not in _OURS]
+    if foreign and not (folder / SETTINGS).exists():
+        raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
+    for name in _OURS:
+        (folder / name).unlink(missing_ok=True)
+    told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
+    unfinished = folder / f".{SETTINGS}.unfinished"
+    unfinished.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+    os.replace(unfinished, folder / SETTINGS)
+
+
+def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
+    """The settings of the run in a folder, which those given now must not contradict.
+
+    Raises:
+        ValueError: If there is no run, or if it has other settings.
+    """
+    if not (folder / SETTINGS).exists():
+        raise ValueError(f"there is no run in {folder} to go on with; leave out --resume to start one")
+    saved = Settings(**read_settings(folder / SETTINGS))
+    for name, value in given.items():
+        if getattr(saved, name) != value:
+            raise ValueError(
+                f"the run in {folder} has {name} {getattr(saved, name)!r}, not {value!r}; "
+                "leave that out to go on with it, or start another with --out"
+            )
+    return saved

@@ -1,0 +1,39 @@
+"""A method is what a person compares: `[bnp | bnp-debias][+norm]`, or a norm alone."""
+
+from dataclasses import dataclass
+
+from trimtab.norms import Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a network is trained.
+
+    Attributes:
+        name: As it was given.
+        norm: The name of the normalization that the network is built with.
+        bnp: Whether its gradients are preconditioned.
+        debias: Whether with debiased averages.
+    """
+
+    name: str
+    norm: str
+    bnp: bool
+    debias: bool
+
+    @classmethod
+    def parse(cls, name: str) -> "Method":
+        """The method of a name.
+
+        Raises:
+            ValueError: If its norm is not known, or cannot be combined with BNP.
+        """
+        first, _, rest = name.partition("+")
+        bnp = first in ("bnp", "bnp-debias")
+        norm = (rest if bnp else name) or "none"
+        if norm == "vanilla":
+            norm = "none"
+        Norm.parse(norm)  # refuses what is not known
+        if bnp and norm.startswith("wn"):
+            raise ValueError(f"{name}: BNP cannot change weights that weight normalization computes; use one of them.")
+        return cls(name, norm, bnp=bnp, debias=first == "bnp-debias")

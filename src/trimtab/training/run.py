@@ -1,0 +1,213 @@
+"""A run from beginning to end: steps, records, checkpoints, interruptions, verdict."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab.records import Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
+from trimtab.training import checkpoint
+from trimtab.training.session import Session
+
+EVENTS, CHECKPOINT = "events.jsonl", "checkpoint.pt"
+# A training loss so many times the first one is an explosion, from which no run has been seen to come back.
+EXPLOSION = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, for whoever shows it."""
+
+    step: int
+    total: int
+    epoch: float
+    loss: float | None
+    accuracy: float | None
+    evaluated: float | None
+    images_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        verdict: `finished`, `diverged` or `interrupted`.
+        evaluations: Step, loss and accuracy of each evaluation.
+    """
+
+    verdict: Verdict
+    evaluations: tuple[Evaluated, ...]
+
+
+class Run:
+    """Takes a session to its end, and writes down what happens.
+
+    Without a folder nothing is written.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        folder: Path | None = None,
+        show: Callable[[Progress], None] | None = None,
+        *,
+        checkpoint_seconds: float = 30.0,
+    ) -> None:
+        """Prepare the run; `begin` or `resume` comes next.
+
+        Args:
+            session: What is trained.
+            folder: For records and checkpoints.
+            show: Told from time to time how far it is.
+            checkpoint_seconds: Time between two checkpoints.
+        """
+        self.session = session
+        self._checkpoint_seconds = checkpoint_seconds
+        self._folder = folder
+        self._show = show
+        self._log: EventLog | None = None
+        self._seconds = 0.0
+        self._first_loss: float | None = None
+        self._evaluations: list[Evaluated] = []
+        self._last: tuple[float | None, float | None] = (None, None)
+
+    def begin(self, command: str, versions: dict[str, str], settings: dict[str, Any]) -> None:
+        """Start the records."""
+        if self._folder is not None:
+            self._log = EventLog(self._folder / EVENTS)
+        parameters = sum(p.numel() for p in self.session.model.parameters())
+        self._record(RunStarted(settings, command, machine(), versions, parameters))
+
+    def resume(self) -> None:
+        """Go on from the checkpoint; records of steps that it does not know are taken back."""
+        assert self._folder is not None
+        state = checkpoint.load(self._folder / CHECKPOINT, self.session.device)
+        self.session.restore(state["session"])
+        self._seconds, self._first_loss = state["seconds"], state["first_loss"]
+        self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
+        self._log = EventLog(self._folder / EVENTS, keep=state["log"])
+        self._record(Resumed(self.session.step, machine()))
+
+    def train(self) -> Ending:
+        """Take all the steps that are left, unless the run diverges or is interrupted."""
+        session, settings = self.session, self.session.settings
+        every = settings.evaluate_every * session.steps_per_epoch
+        verdict: Verdict = "finished"
+        saved = started = time.monotonic()
+        with interruptible() as interrupted:
+            while session.step < session.total:
+                session.advance()
+                self._seconds += (now := time.monotonic()) - started
+                started = now
+                last = session.step == session.total
+                if session.step % settings.log_every == 0 or last:
+                    if not self._record_training():
+                        verdict = "diverged"
+                        break
+                    started = time.monotonic()
+                if session.step % every == 0 or last:
+                    if not self._record_evaluation():
+                        verdict = "diverged"
+                        break
+                    started = time.monotonic()
+                if interrupted():
+                    verdict = "interrupted" if not last else "finished"
+                    break
+                if self._folder is not None and time.monotonic() - saved > self._checkpoint_seconds:
+                    self._save()
+                    saved = started = time.monotonic()
+        if verdict != "diverged":
+            self._save()
+        rate = session.step * session.batch_size / self._seconds if self._seconds else 0.0
+        self._record(RunEnded(verdict, session.step, self._seconds, rate))
+        if self._log is not None:
+            self._log.close()
+        return Ending(verdict, tuple(self._evaluations))
+
+    def _epoch(self) -> float:
+        return self.session.step / self.session.steps_per_epoch
+
+    def _record_training(self) -> bool:
+        """Record the last steps; False if the training has come apart."""
+        loss, accuracy = self.session.take_means()
+        lr = self.session.schedule.at(self.session.step - 1)
+        self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._seconds))
+        self._last = loss, accuracy
+        self._show_progress()
+        if self._first_loss is None:
+            self._first_loss = loss
+        return math.isfinite(loss) and loss <= EXPLOSION * max(self._first_loss, 1.0)
+
+    def _record_evaluation(self) -> bool:
+        loss, accuracy = self.session.evaluate()
+        event = Evaluated(self.session.step, self._epoch(), self.session.part, loss, accuracy, self._seconds)
+        self._evaluations.append(event)
+        self._record(event)
+        self._show_progress()
+        return math.isfinite(loss)
+
+    def _show_progress(self) -> None:
+        if self._show is not None:
+            evaluated = self._evaluations[-1].accuracy if self._evaluations else None
+            rate = self.session.step * self.session.batch_size / max(self._seconds, 1e-9)
+            self._show(Progress(self.session.step, self.session.total, self._epoch(), *self._last, evaluated, rate))
+
+    def _record(self, event: Event) -> None:
+        if self._log is not None:
+            self._log.write(event)
+
+    def _save(self) -> None:
+        if self._folder is None or self._log is None:
+            return
+        state = {
+            "session": self.session.state(),
+            "seconds": self._seconds,
+            "first_loss": self._first_loss,
+            "evaluations": [asdict(evaluation) for evaluation in self._evaluations],
+            "log": self._log.position(),
+        }
+        checkpoint.save(self._folder / CHECKPOINT, state)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within, the first Ctrl-C or SIGTERM only raises a flag; a second one ends the program as usual."""
+    raised = False
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal raised
+        raised = True
+        for one in previous:
+            signal.signal(one, previous[one])
+
+    previous: dict[signal.Signals, Any] = {}
+    try:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            previous[one] = signal.signal(one, handle)
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        previous.clear()
+    try:
+        yield lambda: raised
+    finally:
+        for one, old in previous.items():
+            signal.signal(one, old)
+
+
+def device_named(name: str | None) -> torch.device:
+    """The device to train on: a GPU if there is one and nothing else is asked for."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {name!r}; use cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here; use --device cpu")
+    return device

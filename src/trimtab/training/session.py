@@ -1,0 +1,259 @@
+"""One training run: what it is made of, how it goes on by a step, how it is saved and taken up."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trimtab.bnp import BNP
+from trimtab.data import Dataset, Split, batches, load
+from trimtab.networks import build
+from trimtab.norms import Norm, gamma_decay
+from trimtab.training.schedule import Schedule
+from trimtab.training.settings import Settings
+
+EVALUATION_BATCH = 1000
+T = TypeVar("T")
+
+
+class Session:
+    """A network, its data and its optimizer, at some step of their training.
+
+    Attributes:
+        settings: Resolved.
+        model: The network.
+        step: Steps taken.
+        total: Steps to take.
+        batch_size: Samples per step.
+        steps_per_epoch: Full batches in the training data.
+        part: What evaluations are on: `validation` or `test`.
+    """
+
+    def __init__(self, settings: Settings, device: torch.device, data_root: Path | None = None) -> None:
+        """Load the data and draw the weights."""
+        self.settings = settings
+        self.device = device
+        self.method = settings.parsed_method
+        self.dataset: Dataset = load(settings.data, data_root)
+        train, held_out = self._parts()
+        self.batch_size = settled(settings.batch_size) or len(train)
+
+        _set_precision(settings, device)
+        torch.manual_seed(settings.seed)
+        self.model = _network(settings, self.dataset, self.batch_size).to(device)
+        self.optimizer = _optimizer(settings, self.model)
+        self.bnp = self._attach() if self.method.bnp else None
+        self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if settings.compile else self.model
+
+        self._generator = torch.Generator().manual_seed(settings.seed)
+        common = {"dataset": self.dataset, "normalize": settled(settings.normalize), "device": device}
+        self._train = batches(
+            train,
+            self.batch_size,
+            generator=self._generator,
+            augment=settled(settings.augment),
+            drop_last=True,
+            **common,  # type: ignore[arg-type]
+        )
+        self._held_out = batches(held_out, EVALUATION_BATCH, **common)  # type: ignore[arg-type]
+        self.step = 0
+        self.steps_per_epoch = len(self._train)
+        self.total = settings.steps or settled(settings.epochs) * self.steps_per_epoch
+        self.schedule = _schedule(settings, self.total, self.steps_per_epoch)
+        self._before_epoch = self._generator.get_state()
+        self._epoch: Iterator[tuple[Tensor, Tensor]] | None = None
+        self._loss_sum = torch.zeros((), device=device)
+        self._correct = torch.zeros((), device=device)
+        self._summed = 0
+
+    def advance(self) -> None:
+        """Take one step and add its loss and accuracy to the sums."""
+        inputs, targets = self._next_batch()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.at(self.step)
+        with self._autocast():
+            output = self._forward(inputs)
+        loss = self._loss(output.float(), targets)
+        penalized = loss + gamma_decay(self.model, self.settings.zeta) if self.settings.zeta else loss
+        self.optimizer.zero_grad()
+        penalized.backward()
+        self.optimizer.step()
+        self.step += 1
+        self._summed += 1
+        self._loss_sum += loss.detach()
+        if self.dataset.classes:
+            self._correct += (output.detach().argmax(1) == targets).sum()
+
+    def _next_batch(self) -> tuple[Tensor, Tensor]:
+        """The batch of this step; an epoch that was begun before a checkpoint is drawn again and gone on with."""
+        position = self.step % self.steps_per_epoch
+        if position == 0:
+            self._before_epoch = self._generator.get_state()
+            self._epoch = self._train.epoch(self._train.plan())
+        elif self._epoch is None:
+            self._generator.set_state(self._before_epoch)
+            self._epoch = self._train.epoch(self._train.plan(), position)
+        assert self._epoch is not None
+        return next(self._epoch)
+
+    def take_means(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy over the steps since the last call; this waits for the device."""
+        loss = self._loss_sum.item() / max(self._summed, 1)
+        accuracy = self._correct.item() / max(self._summed * self.batch_size, 1) if self.dataset.classes else None
+        self._loss_sum.zero_()
+        self._correct.zero_()
+        self._summed = 0
+        return loss, accuracy
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float | None]:
+        """Loss and accuracy on the data that are not trained on; the loss is a mean, or a sum in regression."""
+        self.model.eval()
+        loss = torch.zeros((), device=self.device)
+        correct = torch.zeros((), device=self.device)
+        count = 0
+        for inputs, targets in self._held_out:
+            with self._autocast():
+                output = self.model(inputs)
+            loss += self._loss(output.float(), targets) * (len(targets) if self.dataset.classes else 1)
+            count += len(targets)
+            if self.dataset.classes:
+                correct += (output.argmax(1) == targets).sum()
+        self.model.train()
+        if not self.dataset.classes:
+            return loss.item(), None
+        return loss.item() / count, correct.item() / count
+
+    def state(self) -> dict[str, Any]:
+        """Everything that decides how the run goes on."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "bnp": None if self.bnp is None else self.bnp.state_dict(),
+            "before_epoch": self._before_epoch,
+            "order_generator": self._generator.get_state(),
+            "torch_generator": torch.get_rng_state(),
+            "device_generator": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "sums": (self._loss_sum, self._correct, self._summed),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up a state."""
+        self.step = state["step"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.bnp is not None:
+            self.bnp.load_state_dict(state["bnp"])
+        self._before_epoch = state["before_epoch"].cpu()
+        self._generator.set_state(state["order_generator"].cpu())
+        self._epoch = None
+        torch.set_rng_state(state["torch_generator"].cpu())
+        if self.device.type == "cuda" and state["device_generator"] is not None:
+            torch.cuda.set_rng_state(state["device_generator"].cpu(), self.device)
+        loss_sum, correct, self._summed = state["sums"]
+        self._loss_sum.copy_(loss_sum)
+        self._correct.copy_(correct)
+
+    def _parts(self) -> tuple[Split, Split]:
+        """What is trained on and what is evaluated."""
+        size = self.settings.validation
+        train, validation = self.dataset.with_validation(size) if size else (self.dataset.train, None)
+        self.part = self.settings.evaluate_on or ("test" if validation is None else "validation")
+        if self.part == "test":
+            return train, self.dataset.test
+        if validation is None:
+            raise ValueError("evaluate_on is validation, but no samples are set aside for it; set validation too")
+        return train, validation
+
+    def _attach(self) -> BNP:
+        s = self.settings
+        bnp = BNP(
+            self.model,
+            rho=s.rho,
+            eps1=s.eps1,
+            eps2=s.eps2,
+            statistics=s.statistics,
+            debias=self.method.debias,
+            spatial=s.spatial,
+            no_bias=s.no_bias,
+        )
+        return bnp.attach(self.optimizer)
+
+    def _loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy; in regression the squared error summed over outputs and samples (landscape, App. A)."""
+        if self.dataset.classes:
+            return F.cross_entropy(output, targets)
+        return (output - targets).square().sum()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
+
+
+def settled(value: T | None) -> T:
+    """A setting that recipes decide, decided."""
+    if value is None:
+        raise ValueError("These settings are not resolved; Settings.resolved does that.")
+    return value
+
+
+def _network(settings: Settings, dataset: Dataset, batch_size: int) -> nn.Module:
+    norm = Norm(
+        settings.parsed_method.norm,
+        before_activation=settings.before_activation,
+        gamma=settings.gamma,
+        fixed_gamma=settings.fixed_gamma,
+        group_size=settings.group_size,
+        momentum=settled(settings.norm_momentum),
+    )
+    return build(
+        settings.network,
+        norm.for_batch_size(batch_size),
+        input_shape=dataset.input_shape,
+        classes=dataset.classes or dataset.train.targets.shape[1],
+        norm_layers=settings.norm_layers,
+        init=settings.init,
+        init_scale=settled(settings.init_scale),
+        conv_bias=settings.conv_bias,
+        stem=settled(settings.stem),
+        dropout=settings.dropout,
+        sigma_w2=settings.sigma_w2,
+        sigma_b2=settings.sigma_b2,
+    )
+
+
+def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    decay, lr = settled(settings.weight_decay), settled(settings.lr)
+    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": decay}]
+    if not settled(settings.decay_all):
+        weights = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=lr)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=lr)
+    return torch.optim.SGD(groups, lr=lr, momentum=settled(settings.momentum), nesterov=settled(settings.nesterov))
+
+
+def _schedule(settings: Settings, total: int, steps_per_epoch: int) -> Schedule:
+    return Schedule(
+        lr=settled(settings.lr),
+        kind=settled(settings.schedule),
+        total=total,
+        milestones=tuple(epoch * steps_per_epoch for epoch in settled(settings.milestones)),
+        factor=settled(settings.factor),
+        warmup=settled(settings.warmup),
+        warmup_from=settled(settings.warmup_from),
+        warmup_linear=settled(settings.warmup_linear),
+    )
+
+
+def _set_precision(settings: Settings, device: torch.device) -> None:
+    if device.type == "cuda":
+        tf32 = settings.precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32

@@ -1,0 +1,215 @@
+"""Runs: learning, records, divergence, stopping and going on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab import cli
+from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, read_events
+from trimtab.training import checkpoint
+from trimtab.training.command import resolve
+from trimtab.training.run import Run
+from trimtab.training.session import Session
+from trimtab.training.settings import Settings
+
+CPU = torch.device("cpu")
+
+
+def session(**told: Any) -> Session:
+    return Session(resolve(Settings(**{"network": "small-mlp", "batch_size": 20, "epochs": 2, **told})), CPU)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    model: dict[str, torch.Tensor] = checkpoint.load(path / "checkpoint.pt", CPU)["session"]["model"]
+    return model
+
+
+def assert_same_weights(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("method", ["vanilla", "bn", "ln", "bnp", "bnp-debias", "wn", "bnp+ln", "brn", "noisy-bn"])
+def test_the_same_seed_gives_the_same_run_and_it_learns(method: str) -> None:
+    endings = [Run(session(method=method, epochs=4, batch_size=16)).train() for _ in range(2)]
+    accuracies = [[e.accuracy for e in ending.evaluations] for ending in endings]
+    assert accuracies[0] == accuracies[1]
+    assert len(accuracies[0]) == 4
+    assert (accuracies[0][-1] or 0) > 0.6
+    other = Run(session(method=method, epochs=4, batch_size=16, seed=1)).train()
+    assert [e.loss for e in other.evaluations] != [e.loss for e in endings[0].evaluations]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"method": "bnp", "optimizer": "sgd", "momentum": 0.9, "schedule": "cosine", "warmup": 5},
+        {"method": "bnp-debias", "optimizer": "adam", "lr": 0.01},
+        {"method": "noisy-bn", "network": "small-cnn"},
+        {"method": "bn", "network": "small-cnn", "augment": True, "normalize": "standard"},
+        {"method": "vanilla", "optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "decay_all": False},
+    ],
+    ids=lambda told: told["method"],
+)
+def test_going_on_from_any_step_is_bit_identical(told: dict[str, Any]) -> None:
+    """In the middle of an epoch, at its end, and more than once."""
+    whole = session(**told)
+    for _ in range(whole.total):
+        whole.advance()
+    parts = session(**told)
+    for stop in (7, parts.steps_per_epoch, parts.steps_per_epoch + 11, parts.total):
+        while parts.step < stop:
+            parts.advance()
+        state = parts.state()
+        parts = session(**told)
+        torch.rand(3)  # what happens in between must not matter
+        parts.restore(state)
+    assert_same_weights(parts.model.state_dict(), whole.model.state_dict())
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    told = ["--network", "small-mlp", "--method", "bnp", "--batch-size", "2", "--epochs", "1", "--momentum", "0.5"]
+    command = [sys.executable, "-m", "trimtab", "train", *told, "--quiet", "--out", str(folder), *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def ended(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for it and close its pipes."""
+    process.communicate()
+    return process.returncode
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert ended(start(folder)) == 0
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path) -> None:
+    """kill -9 again and again, with a checkpoint at every step; the records are those of a run that was left alone."""
+    folder, random_ = tmp_path / "killed", random.Random(seed)
+    kills = 0
+    while True:
+        process = start(
+            folder, "--checkpoint-seconds", "0", *(["--resume"] if (folder / "settings.yaml").exists() else [])
+        )
+        waited = 0.0
+        while not (folder / "checkpoint.pt").exists() and process.poll() is None and waited < 30:
+            time.sleep(0.05)
+            waited += 0.05
+        if kills < 3:
+            time.sleep(random_.uniform(0.0, 2.5))
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        if ended(process) == 0:
+            break
+    assert_same_weights(weights(folder), weights(uninterrupted))
+    kept = (Trained, Evaluated)
+    ours, theirs = (
+        [e for e in read_events(f / "events.jsonl") if isinstance(e, kept)] for f in (folder, uninterrupted)
+    )
+    assert [replace(e, seconds=0.0) for e in ours] == [replace(e, seconds=0.0) for e in theirs]
+
+
+def test_an_interruption_leaves_a_run_to_go_on_with(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    process = start(folder)
+    while not (folder / "events.jsonl").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert b"go on with: trimtab train --resume" in out
+    assert ended(start(folder, "--resume")) == 0
+    assert_same_weights(weights(folder), weights(uninterrupted))
+    events = list(read_events(folder / "events.jsonl"))
+    assert isinstance(events[0], RunStarted)
+    assert any(isinstance(event, Resumed) for event in events)
+    assert isinstance(events[-1], RunEnded)
+    assert events[-1].verdict == "finished"
+
+
+@pytest.mark.parametrize("told", [{"lr": 1e9}, {"lr": 1e30}], ids=["explosion", "nan"])
+def test_divergence_is_a_verdict(told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), "--quiet", "--lr", str(told["lr"]), "--log-every", "5"]
+    assert cli.main([*arguments, "--method", "vanilla", "--optimizer", "sgd"]) == 3
+    assert "Diverged at step" in capsys.readouterr().out
+    last = list(read_events(tmp_path / "run" / "events.jsonl"))[-1]
+    assert isinstance(last, RunEnded)
+    assert last.verdict == "diverged"
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path: Path) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), "--quiet", "--epochs", "1"]
+    assert cli.main(arguments) == 0
+    before = weights(tmp_path / "run")
+    assert cli.main([*arguments, "--resume"]) == 0
+    assert_same_weights(weights(tmp_path / "run"), before)
+
+
+def test_regression_sums_its_loss() -> None:
+    ran = session(data="gaussian", network="dln25", method="vanilla", batch_size=0, steps=3, epochs=None, lr=1e-6)
+    assert ran.steps_per_epoch == 1
+    inputs, targets = next(iter(ran._train))
+    with torch.no_grad():
+        expected = (ran.model(inputs) - targets).square().sum()
+    ran.advance()
+    loss, accuracy = ran.take_means()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert accuracy is None
+
+
+def test_weight_decay_groups() -> None:
+    ran = session(weight_decay=0.1, decay_all=False, method="bn")
+    groups = ran.optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert all(p.ndim > 1 for p in groups[0]["params"])
+    assert sum(len(group["params"]) for group in groups) == len(list(ran.model.parameters()))
+
+
+def test_bfloat16_and_compile_train() -> None:
+    for told in ({"precision": "bf16"},):
+        ran = session(**told, method="bnp")
+        ran.advance()
+        assert all(p.dtype == torch.float32 for p in ran.model.parameters())
+        assert torch.isfinite(torch.tensor(ran.take_means()[0]))
+
+
+def test_checkpoints_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"value": 1})
+
+    def broken(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(OSError, match="no space"):
+        checkpoint.save(path, {"value": 2})
+    assert checkpoint.load(path, CPU)["value"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="is not a checkpoint of a run"):
+        checkpoint.load(path, CPU)
+
+
+def test_the_records_are_lines_of_json(tmp_path: Path) -> None:
+    assert cli.main(["train", "--out", str(tmp_path / "run"), "--quiet", "--epochs", "1", "--log-every", "2"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert lines[0]["kind"] == "run_started"
+    assert lines[0]["settings"]["method"] == "bnp"
+    assert {line["schema"] for line in lines} == {1}
+    assert [line["step"] for line in lines if line["kind"] == "trained"][:3] == [2, 4, 6]
