@@ -143,7 +143,7 @@ def read_events(path: Path) -> Iterator[Event]:
         try:
             content = json.loads(line)
             kind, schema = _KINDS[content.pop("kind")], content.pop("schema")
-        except (json.JSONDecodeError, KeyError, AttributeError) as error:
+        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
             if number == len(lines):  # cut off: no line break after it
                 return
             raise ValueError(f"{path}, line {number}: this is no event of a run.") from error
