@@ -83,7 +83,7 @@ class Run:
         if self._folder is not None:
             self._log = EventLog(self._folder / EVENTS)
         parameters = sum(p.numel() for p in self.session.model.parameters())
-        self._record(RunStarted(settings, command, machine(), versions, parameters))
+        self._record(RunStarted(settings, command, self._hardware(), versions, parameters))
 
     def resume(self) -> None:
         """Go on from the checkpoint; records of steps that it does not know are taken back."""
@@ -93,7 +93,7 @@ class Run:
         self._seconds, self._first_loss = state["seconds"], state["first_loss"]
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
         self._log = EventLog(self._folder / EVENTS, keep=state["log"])
-        self._record(Resumed(self.session.step, machine()))
+        self._record(Resumed(self.session.step, self._hardware()))
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
@@ -130,6 +130,10 @@ class Run:
         if self._log is not None:
             self._log.close()
         return Ending(verdict, tuple(self._evaluations))
+
+    def _hardware(self) -> str:
+        device = self.session.device
+        return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
 
     def _epoch(self) -> float:
         return self.session.step / self.session.steps_per_epoch
