@@ -107,7 +107,7 @@ class RunningAverage:
     Attributes:
         mean: The running mean (before the division).
         variance: The running variance (before the division).
-        weight: 1 − ρᵗ, kept by the same recursion as the averages, so that it rounds as they do.
+        weight: 1 − ρᵗ, kept by the same recursion as the averages, so that it rounds as they do; with `debias` only.
         steps: How many batches have been folded in.
         skipped: How many were not, because something in them was not finite.
     """
@@ -149,7 +149,8 @@ class RunningAverage:
         """
         self.mean = self.mean.lerp(torch.where(accept, mean, self.mean), 1 - rho)
         self.variance = self.variance.lerp(torch.where(accept, variance, self.variance), 1 - rho)
-        self.weight = self.weight.lerp(torch.where(accept, 1, self.weight), 1 - rho)
+        if self.debias:
+            self.weight = self.weight.lerp(torch.where(accept, 1, self.weight), 1 - rho)
         self.steps = self.steps + accept
         self.skipped = self.skipped + ~accept
 

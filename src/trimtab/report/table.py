@@ -41,7 +41,7 @@ def table(comparison: Comparison) -> Table:
             result.add_section()
         previous = network
         texts = [_text(row[method], best) for method in methods]
-        result.add_row(network, str(size), *texts)
+        result.add_row(network.removeprefix("small-"), str(size), *texts)
     return result
 
 

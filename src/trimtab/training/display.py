@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from trimtab.training.run import Progress
@@ -12,17 +12,12 @@ from trimtab.training.run import Progress
 
 @contextmanager
 def display(name: str) -> Iterator[Callable[[Progress], None]]:
-    """A line that is kept up to date: epoch, loss, accuracy, images per second, time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None, state="")
+    """A line that is kept up to date: epoch, loss, accuracy, images per second, time left. It fits 80 columns."""
+    console = Console(stderr=True)
+    console.print(name, highlight=False)
+    columns = BarColumn(bar_width=8), TextColumn("{task.fields[state]}"), TextColumn("left"), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, state="")
 
         def show(progress: Progress) -> None:
             bar.update(task, completed=progress.step, total=progress.total, state=_state(progress))
@@ -31,12 +26,12 @@ def display(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _state(progress: Progress) -> str:
-    parts = [f"epoch {progress.epoch:.2f}"]
+    parts = [f"epoch {progress.epoch:.1f}"]
     if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4g}")
+        parts.append(f"loss {progress.loss:.3g}")
     if progress.accuracy is not None:
-        parts.append(f"accuracy {100 * progress.accuracy:.1f} %")
+        parts.append(f"train {100 * progress.accuracy:.1f}%")
     if progress.evaluated is not None:
-        parts.append(f"held out {100 * progress.evaluated:.1f} %")
+        parts.append(f"{progress.part} {100 * progress.evaluated:.1f}%")
     parts.append(f"{progress.images_per_second:,.0f} images/s")
-    return "  ".join(parts)
+    return " ".join(parts)

@@ -29,6 +29,7 @@ class Progress:
     epoch: float
     loss: float | None
     accuracy: float | None
+    part: str
     evaluated: float | None
     images_per_second: float
 
@@ -161,7 +162,8 @@ class Run:
         if self._show is not None:
             evaluated = self._evaluations[-1].accuracy if self._evaluations else None
             rate = self.session.step * self.session.batch_size / max(self._seconds, 1e-9)
-            self._show(Progress(self.session.step, self.session.total, self._epoch(), *self._last, evaluated, rate))
+            where = self.session.step, self.session.total, self._epoch()
+            self._show(Progress(*where, *self._last, self.session.part, evaluated, rate))
 
     def _record(self, event: Event) -> None:
         if self._log is not None:
