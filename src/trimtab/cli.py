@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"trimtab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("trimtab: interrupted, nothing was written", file=sys.stderr)
+        print("trimtab: interrupted", file=sys.stderr)
         return 130
     return status
 

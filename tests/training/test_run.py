@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_run_and_it_learns(method: str) -> None:
         {"method": "bnp-debias", "optimizer": "adam", "lr": 0.01},
         {"method": "noisy-bn", "network": "small-cnn"},
         {"method": "bn", "network": "small-cnn", "augment": True, "normalize": "standard"},
-        {"method": "vanilla", "optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "decay_all": False},
+        {"method": "vanilla", "optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "decay_on": "weights"},
     ],
     ids=lambda told: told["method"],
 )
@@ -143,14 +143,54 @@ def test_an_interruption_leaves_a_run_to_go_on_with(uninterrupted: Path, tmp_pat
     assert events[-1].verdict == "finished"
 
 
-@pytest.mark.parametrize("told", [{"lr": 1e9}, {"lr": 1e30}], ids=["explosion", "nan"])
-def test_divergence_is_a_verdict(told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["train", "--out", str(tmp_path / "run"), "--quiet", "--lr", str(told["lr"]), "--log-every", "5"]
+@pytest.mark.parametrize("lr", ["1000", "1e9", "1e30"])
+@pytest.mark.parametrize("log_every", ["5", "50"])
+def test_divergence_is_a_verdict(lr: str, log_every: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--out", str(tmp_path / "run"), "--quiet", "--lr", lr, "--log-every", log_every]
     assert cli.main([*arguments, "--method", "vanilla", "--optimizer", "sgd"]) == 3
     assert "Diverged at step" in capsys.readouterr().out
     last = list(read_events(tmp_path / "run" / "events.jsonl"))[-1]
     assert isinstance(last, RunEnded)
     assert last.verdict == "diverged"
+
+
+def test_a_high_first_loss_is_no_divergence() -> None:
+    ending = Run(session(method="vanilla", init_scale=8.0, lr=1e-4, epochs=1)).train()
+    assert ending.verdict == "finished"
+
+
+def test_a_folder_whose_files_do_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["train", "--out", str(tmp_path / "run"), "--quiet", "--epochs", "1"]
+    assert cli.main(run) == 0
+    events, saved = tmp_path / "run" / "events.jsonl", tmp_path / "run" / "checkpoint.pt"
+    content = events.read_bytes()
+    events.write_bytes(content[:10])
+    assert cli.main([*run, "--resume"]) == 2
+    assert "was cut off" in capsys.readouterr().err
+    assert events.read_bytes() == content[:10]
+    events.unlink()
+    assert cli.main([*run, "--resume"]) == 2
+    assert "is missing" in capsys.readouterr().err
+    events.write_bytes(content)
+    checkpoint.save(saved, {"session": {"step": 3}})
+    assert cli.main([*run, "--resume"]) == 2
+    assert "does not belong to this run" in capsys.readouterr().err
+    saved.write_bytes(b"nonsense")
+    assert cli.main([*run, "--resume"]) == 2
+    assert "is not a checkpoint" in capsys.readouterr().err
+
+
+def test_a_start_that_was_killed_does_not_block_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".settings.yaml.unfinished").write_text("dat")
+    assert cli.main(["train", "--out", str(folder), "--quiet", "--epochs", "1"]) == 0
+
+
+def test_files_that_only_look_like_ours_are_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_text("mine")
+    assert cli.main(["train", "--out", str(tmp_path), "--quiet", "--epochs", "1"]) == 2
+    assert (tmp_path / "checkpoint.pt").read_text() == "mine"
 
 
 def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -173,12 +213,23 @@ def test_regression_sums_its_loss() -> None:
     assert accuracy is None
 
 
+def decayed(**told: Any) -> set[str]:
+    ran = session(weight_decay=0.1, **told)
+    names = {id(p): name for name, p in ran.model.named_parameters()}
+    assert sum(len(group["params"]) for group in ran.optimizer.param_groups) == len(names)
+    return {names[id(p)] for group in ran.optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+
+
 def test_weight_decay_groups() -> None:
-    ran = session(weight_decay=0.1, decay_all=False, method="bn")
-    groups = ran.optimizer.param_groups
-    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
-    assert all(p.ndim > 1 for p in groups[0]["params"])
-    assert sum(len(group["params"]) for group in groups) == len(list(ran.model.parameters()))
+    """Layers 1, 4, 7 and 10 are dense, 3, 6 and 9 normalize."""
+    dense = {f"{n}.weight" for n in (1, 4, 7, 10)}
+    norms = {f"{n}.{name}" for n in (3, 6, 9) for name in ("weight", "bias")}
+    assert decayed(method="bn", decay_on="weights") == dense
+    assert decayed(method="bn", decay_on="norms") == norms
+    assert decayed(method="bn4", decay_on="weights") == dense | norms
+    assert len(decayed(method="bn", decay_on="all")) == len(dense | norms) + 4
+    lengths = {name for name in decayed(method="wn", decay_on="weights") if name.endswith("original0")}
+    assert lengths == set()
 
 
 def test_bfloat16_and_compile_train() -> None:

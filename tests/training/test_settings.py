@@ -32,7 +32,7 @@ def test_every_recipe_decides_all_that_is_open() -> None:
                 assert told.keys() <= names
                 resolved = Settings(network=network, data=data, method=name).resolved(told)
                 left = [n for n in DEFAULTS if getattr(resolved, n) is None]
-                assert left in ([], ["epochs"])
+                assert left in ([], ["epochs"]), network
                 assert resolved.epochs is not None or resolved.steps is not None
 
 
@@ -45,7 +45,10 @@ def test_every_recipe_decides_all_that_is_open() -> None:
         ("cnn5", "cifar10", "bnp", 2, {"lr": 0.01, "optimizer": "sgd", "conv_bias": True}),
         ("cnn5", "cifar10", "vanilla", 128, {"optimizer": "adam"}),
         ("cnn5", "cifar10", "vanilla", 2, {"optimizer": "sgd", "lr": 0.001}),
-        ("cnn5", "cifar10", "bn4", 2, {"optimizer": "adam", "lr": 0.0001}),
+        ("cnn5", "cifar10", "bn4", 2, {"optimizer": "adam", "lr": 0.0001, "decay_on": "norms"}),
+        ("cnn5", "cifar10", "bn", 2, {"norm_momentum": 0.01, "norm_eps": 1e-3}),
+        ("preact18", "cifar10", "bn", None, {"weight_decay": 5e-4, "schedule": "constant", "warmup": 0}),
+        ("resnet110", "cifar10", "gn", 32, {"warmup": 0, "warmup_epochs": 1, "warmup_linear": True}),
         ("resnet110", "cifar10", "bn", None, {"weight_decay": 1e-4, "warmup": 400, "warmup_linear": False}),
         ("resnet110", "cifar10", "bnp+gn", None, {"weight_decay": 1.5e-4, "init_scale": 0.1, "group_size": 4}),
         ("preact110", "cifar100", "bnp+gn", None, {"weight_decay": 2e-4, "init_scale": 0.4, "milestones": (150, 220)}),
@@ -81,7 +84,18 @@ def test_flags_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path)
     [
         (["--data", "cifar"], "There is no data set 'cifar'; did you mean 'cifar10'?"),
         (["--network", "resnet11"], "did you mean 'resnet110'?"),
-        (["--method", "bnp+bnn"], "did you mean 'bn'?"),
+        (["--method", "bnpp"], "there is no method 'bnpp'; did you mean 'bnp'?"),
+        (["--method", "bnp-debais"], "did you mean 'bnp-debias'?"),
+        (["--epochs", "0"], "epochs must be 1 or more, not 0"),
+        (["--steps", "-3"], "steps must be 1 or more, not -3"),
+        (["--log-every", "0"], "log_every must be 1 or more"),
+        (["--lr", "nan"], "lr must be a finite number"),
+        (["--momentum", "2"], "momentum must be in [0, 1)"),
+        (["--zeta", "1", "--method", "vanilla"], "Without a normalization there is no γ"),
+        (["--device", "meta"], "training on 'meta' is not supported"),
+        (["--milestones", "1,x"], "milestones"),
+        (["--resume", "--force"], "give one of them"),
+        (["--network", "small-mlp", "--method", "bn", "--batch-size", "1"], "more than 1 value per channel"),
         (["--method", "bnp+wn"], "BNP cannot change weights that weight normalization computes"),
         (["--lr", "fast"], "the command line: lr: could not convert"),
         (["--epochs", "1.5"], "the command line: epochs"),
@@ -108,7 +122,29 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert message in captured.err
     assert captured.err.startswith("trimtab: ")
     assert len(captured.err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_output_that_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert cli.main(["train", "--quiet", "--out", str(out)]) == 2
+        assert "cannot write to the folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "steps", "epochs"),
+    [({}, 15_000, None), ({"epochs": 2}, None, 2), ({"steps": 7}, 7, None), ({"steps": 7, "epochs": 2}, 7, 2)],
+)
+def test_steps_and_epochs_are_one_decision(told: dict[str, int], steps: int | None, epochs: int | None) -> None:
+    resolved = resolve(Settings(network="vgg", data="cifar10", **told))
+    assert (resolved.steps, resolved.epochs) == (steps, epochs)
+
+
+def test_norms_before_the_activation_by_name() -> None:
+    ran = Session(resolve(Settings(network="small-mlp", method="bn-pre", epochs=1)), CPU)
+    kinds = [type(module).__name__ for module in ran.model]
+    assert kinds.index("BatchNorm1d") < kinds.index("ReLU")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +153,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
         ("momentun: 0.9", "there is no setting 'momentun'; did you mean 'momentum'?"),
         ("- a\n- b", "must hold settings as 'name: value'"),
         ("a: [", "is not a YAML file"),
+        ("milestones: [1.7]", "milestones: must be of type int"),
+        ("milestones: true", "milestones: must be of type int"),
         ("augment: 3", "augment: must be true or false, not 3"),
         ("lr: true", "lr: must be of type float"),
     ],

@@ -77,6 +77,8 @@ class LpNorm(RunningNorm):
         return self._shifted_and_divided(x, self.running_mean, self.running_norm)
 
     def _average_norm(self, x: Tensor) -> Tensor:
+        if self.p == 2:  # as a root, whose second derivative stays finite where a channel is all zeros
+            return torch.sqrt(x.square().mean(dims_but_channel(x)) + self.eps**4)
         count = x.numel() // self.num_features
         norm: Tensor = torch.linalg.vector_norm(x, self.p, dims_but_channel(x))
         return norm if math.isinf(self.p) else norm / count ** (1 / self.p)

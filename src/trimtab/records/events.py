@@ -108,7 +108,13 @@ class EventLog:
     """Appends events to a file."""
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """Open the file; of one that is there, keep the first so many bytes (None: start anew)."""
+        """Open the file; of one that is there, keep the first so many bytes (None: start anew).
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        if keep is not None and (not path.exists() or path.stat().st_size < keep):
+            raise ValueError(f"{path} is missing or was cut off: the checkpoint knows of {keep} bytes of records.")
         self._file = path.open("r+b" if keep is not None else "wb")
         if keep is not None:
             self._file.truncate(keep)

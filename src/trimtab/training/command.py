@@ -40,6 +40,8 @@ def train(
     Raises:
         ValueError: If something about the settings, the data or the folder is wrong; nothing is written then.
     """
+    if resume and force:
+        raise ValueError("--resume goes on with a run and --force overwrites it; give one of them")
     told = from_mapping(given, where="the command line")
     told = {**(folders.read_settings(config) if config else {}), **told}
     if resume and out is not None:
@@ -58,7 +60,13 @@ def train(
             run.resume()
         else:
             run.begin(shlex.join(["trimtab", *sys.argv[1:]]), versions(), asdict(settings))
-        ending = run.train()
+        try:
+            ending = run.train()
+        except ValueError:
+            if not resume and session.step == 0:  # not even the first step could be taken
+                folders.remove(out)
+                out.rmdir()
+            raise
     Console().print(sentence(ending, session, out), highlight=False, soft_wrap=True)
     return STATUS[ending.verdict]
 

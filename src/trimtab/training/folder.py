@@ -12,7 +12,7 @@ from trimtab.training.run import CHECKPOINT, EVENTS
 from trimtab.training.settings import Settings, from_mapping
 
 SETTINGS = "settings.yaml"
-_OURS = (SETTINGS, EVENTS, CHECKPOINT)
+UNFINISHED = ".unfinished"  # how a file ends that was being written
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -38,20 +38,27 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
     Raises:
         ValueError: If the folder holds another run and `force` is not set, or something that is not ours.
     """
-    if (folder / SETTINGS).exists() and not force:
+    ours = (folder / SETTINGS).exists()
+    if ours and not force:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name another folder with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    foreign = [path.name for path in folder.iterdir() if path.name not in _OURS]
-    if foreign and not (folder / SETTINGS).exists():
-        raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
-    for name in _OURS:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = [path.name for path in folder.iterdir() if not path.name.endswith(UNFINISHED)]
+        if foreign and not ours:
+            raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
+        remove(folder)
+        told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
+        unfinished = folder / f".{SETTINGS}{UNFINISHED}"
+        unfinished.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+        os.replace(unfinished, folder / SETTINGS)
+    except OSError as error:
+        raise ValueError(f"cannot write to the folder {folder}: {error.strerror}; name another with --out") from error
+
+
+def remove(folder: Path) -> None:
+    """Take a run's files away."""
+    for name in (SETTINGS, EVENTS, CHECKPOINT):
         (folder / name).unlink(missing_ok=True)
-    told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
-    unfinished = folder / f".{SETTINGS}.unfinished"
-    unfinished.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
-    os.replace(unfinished, folder / SETTINGS)
 
 
 def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:

@@ -1,8 +1,9 @@
 """A method is what a person compares: `[bnp | bnp-debias][+norm]`, or a norm alone."""
 
+import difflib
 from dataclasses import dataclass
 
-from trimtab.norms import Norm
+from trimtab.norms import NORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +12,7 @@ class Method:
 
     Attributes:
         name: As it was given.
-        norm: The name of the normalization that the network is built with.
+        norm: The name of the normalization that the network is built with; `-pre` puts it before the activation.
         bnp: Whether its gradients are preconditioned.
         debias: Whether with debiased averages.
     """
@@ -33,7 +34,9 @@ class Method:
         norm = (rest if bnp else name) or "none"
         if norm == "vanilla":
             norm = "none"
-        Norm.parse(norm)  # refuses what is not known
+        if norm.removesuffix("-pre") not in NORMS:
+            near = difflib.get_close_matches(name, ["vanilla", "bnp", "bnp-debias", *NORMS], n=1, cutoff=0.0)[0]
+            raise ValueError(f"there is no method {name!r}; did you mean {near!r}?")
         if bnp and norm.startswith("wn"):
             raise ValueError(f"{name}: BNP cannot change weights that weight normalization computes; use one of them.")
         return cls(name, norm, bnp=bnp, debias=first == "bnp-debias")

@@ -17,19 +17,25 @@ DEFAULTS: dict[str, Any] = {
     "momentum": 0.0,
     "nesterov": False,
     "weight_decay": 0.0,
-    "decay_all": True,
+    "decay_on": "all",
     "schedule": "constant",
     "milestones": (),
     "factor": 0.1,
     "warmup": 0,
+    "warmup_epochs": 0,
     "warmup_from": 0.0,
     "warmup_linear": True,
     "normalize": "unit",
     "augment": False,
     "norm_momentum": 0.1,
+    "norm_eps": 1e-5,
     "init_scale": 1.0,
     "stem": "cifar",
+    "evaluate_every": 1,
 }
+
+# bnp, Appendix B: fully connected networks and the 5-layer CNN were trained in TensorFlow, with its defaults for BN.
+TENSORFLOW = {"norm_momentum": 0.01, "norm_eps": 1e-3}
 
 # bnp, Table 2: learning rates of the fully connected networks, by data and batch size.
 MLP_RATES: dict[tuple[str, int], dict[str, float]] = {
@@ -58,13 +64,13 @@ def recipe(network: str, data: str, method: Method, batch_size: int | None) -> d
         # 0.001 is the default of the tutorial that the network is from.
         if method.name == "vanilla" and size == 128:
             settings |= {"optimizer": "adam", "lr": 0.001}
-        if method.norm == "bn4":
-            settings |= {"optimizer": "adam"}
-    elif network in ("resnet110", "preact110", "resnet18", "preact18"):
+        if method.norm == "bn4":  # with a decay of γ and β, whose strength is left open
+            settings |= {"optimizer": "adam", "weight_decay": 5e-4, "decay_on": "norms"}
+    elif network in ("resnet110", "preact110", "resnet18"):
         settings |= _resnet(network, data, method)
     elif network == "regcnn":
         # "The initial learning rate is scaled proportionally with the batch size": the constant is left open.
-        settings |= {"lr": 0.01 * size / 64}
+        settings |= {"lr": 0.01 * (size or 64) / 64}
     if method.norm == "brn":
         settings |= {"norm_momentum": 0.01}  # Ioffe (2017)
     if method.bnp:
@@ -75,12 +81,14 @@ def recipe(network: str, data: str, method: Method, batch_size: int | None) -> d
 _NETWORKS: dict[str, dict[str, Any]] = {
     "small-cnn": {"batch_size": 64},
     "small-mlp": {"batch_size": 64},
-    "mlp3x100": {"batch_size": 60, "epochs": 20},
-    "mlp2x100": {"batch_size": 60, "epochs": 20},
-    "cnn5": {"epochs": 20},
+    "mlp3x100": {"batch_size": 60, "epochs": 20, **TENSORFLOW},
+    "mlp2x100": {"batch_size": 60, "epochs": 20, **TENSORFLOW},
+    "cnn5": {"epochs": 20, **TENSORFLOW},
     "vgg": {"epochs": None, "steps": 15_000},
-    "vgg16": {"momentum": 0.9, "weight_decay": 5e-4, "augment": True, "normalize": "standard"},  # meanfield, Fig. 4
-    "dln25": {"batch_size": 0, "epochs": None, "steps": 10_000, "lr": 1e-6},
+    # meanfield, Fig. 4; it does not say whether the images are augmented
+    "vgg16": {"momentum": 0.9, "weight_decay": 5e-4, "augment": True, "normalize": "standard"},
+    "preact18": {"momentum": 0.9, "weight_decay": 5e-4, "augment": True, "normalize": "standard"},
+    "dln25": {"batch_size": 0, "epochs": None, "steps": 10_000, "lr": 1e-6, "evaluate_every": 100},
     "mf-mlp": {"epochs": 5, "momentum": 0.9, "normalize": "standard"},
     "mf-conv": {"epochs": 5, "momentum": 0.9, "normalize": "standard"},
     "regcnn": {"batch_size": 64, "epochs": 100, "momentum": 0.9, "schedule": "decay", "factor": 1e-4},
@@ -116,7 +124,7 @@ def _resnet(network: str, data: str, method: Method) -> dict[str, Any]:
         settings |= {"batch_size": 256, "epochs": 100, "milestones": (30, 60, 90), "warmup": 0}
         settings |= {"stem": "imagenet"}
     elif method.norm == "gn":
-        settings |= {"warmup": 391, "warmup_linear": True}  # one epoch; the paper tunes one or two
+        settings |= {"warmup": 0, "warmup_epochs": 1, "warmup_linear": True}  # the paper tunes one or two epochs
     if method.norm == "gn":
         settings |= {"group_size": 32 if data == "imagefolder" else 4}
     if method.bnp and method.norm == "gn":

@@ -13,7 +13,7 @@ import torch
 
 from trimtab.records import Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint
-from trimtab.training.session import Session
+from trimtab.training.session import Session, settled
 
 EVENTS, CHECKPOINT = "events.jsonl", "checkpoint.pt"
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
@@ -89,48 +89,53 @@ class Run:
     def resume(self) -> None:
         """Go on from the checkpoint; records of steps that it does not know are taken back."""
         assert self._folder is not None
-        state = checkpoint.load(self._folder / CHECKPOINT, self.session.device)
-        self.session.restore(state["session"])
-        self._seconds, self._first_loss = state["seconds"], state["first_loss"]
-        self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
-        self._log = EventLog(self._folder / EVENTS, keep=state["log"])
+        path = self._folder / CHECKPOINT
+        state = checkpoint.load(path, self.session.device)
+        try:
+            self.session.restore(state["session"])
+            self._seconds, self._first_loss = state["seconds"], state["first_loss"]
+            self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
+            keep = int(state["log"])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
+        self._log = EventLog(self._folder / EVENTS, keep=keep)
         self._record(Resumed(self.session.step, self._hardware()))
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
+        try:
+            verdict = self._take_steps()
+            if verdict != "diverged":
+                self._save()
+            rate = self.session.step * self.session.batch_size / self._seconds if self._seconds else 0.0
+            self._record(RunEnded(verdict, self.session.step, self._seconds, rate))
+        finally:
+            if self._log is not None:
+                self._log.close()
+        return Ending(verdict, tuple(self._evaluations))
+
+    def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
-        every = settings.evaluate_every * session.steps_per_epoch
-        verdict: Verdict = "finished"
+        every = settled(settings.evaluate_every) * session.steps_per_epoch
         saved = started = time.monotonic()
         with interruptible() as interrupted:
             while session.step < session.total:
                 session.advance()
-                self._seconds += (now := time.monotonic()) - started
-                started = now
+                self._seconds += time.monotonic() - started
+                if self._first_loss is None:
+                    self._first_loss = session.loss_so_far()
                 last = session.step == session.total
-                if session.step % settings.log_every == 0 or last:
-                    if not self._record_training():
-                        verdict = "diverged"
-                        break
-                    started = time.monotonic()
-                if session.step % every == 0 or last:
-                    if not self._record_evaluation():
-                        verdict = "diverged"
-                        break
-                    started = time.monotonic()
-                if interrupted():
-                    verdict = "interrupted" if not last else "finished"
-                    break
+                if (session.step % settings.log_every == 0 or last) and not self._record_training():
+                    return "diverged"
+                if (session.step % every == 0 or last) and not self._record_evaluation():
+                    return "diverged"
+                if interrupted() and not last:
+                    return "interrupted"
                 if self._folder is not None and time.monotonic() - saved > self._checkpoint_seconds:
                     self._save()
-                    saved = started = time.monotonic()
-        if verdict != "diverged":
-            self._save()
-        rate = session.step * session.batch_size / self._seconds if self._seconds else 0.0
-        self._record(RunEnded(verdict, session.step, self._seconds, rate))
-        if self._log is not None:
-            self._log.close()
-        return Ending(verdict, tuple(self._evaluations))
+                    saved = time.monotonic()
+                started = time.monotonic()
+        return "finished"
 
     def _hardware(self) -> str:
         device = self.session.device
@@ -146,9 +151,7 @@ class Run:
         self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._seconds))
         self._last = loss, accuracy
         self._show_progress()
-        if self._first_loss is None:
-            self._first_loss = loss
-        return math.isfinite(loss) and loss <= EXPLOSION * max(self._first_loss, 1.0)
+        return self._within_bounds(loss)
 
     def _record_evaluation(self) -> bool:
         loss, accuracy = self.session.evaluate()
@@ -157,6 +160,9 @@ class Run:
         self._record(event)
         self._show_progress()
         return math.isfinite(loss)
+
+    def _within_bounds(self, loss: float) -> bool:
+        return math.isfinite(loss) and loss <= EXPLOSION * max(self._first_loss or 0.0, 1.0)
 
     def _show_progress(self) -> None:
         if self._show is not None:
@@ -214,6 +220,8 @@ def device_named(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"there is no device {name!r}; use cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"training on {name!r} is not supported; use cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; use --device cpu")
     return device

@@ -1,6 +1,7 @@
 """One training run: what it is made of, how it goes on by a step, how it is saved and taken up."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +99,10 @@ class Session:
             self._epoch = self._train.epoch(self._train.plan(), position)
         assert self._epoch is not None
         return next(self._epoch)
+
+    def loss_so_far(self) -> float:
+        """The sum of the losses since the last `take_means`; this waits for the device."""
+        return self._loss_sum.item()
 
     def take_means(self) -> tuple[float, float | None]:
         """Mean loss and accuracy over the steps since the last call; this waits for the device."""
@@ -201,13 +206,16 @@ def settled(value: T | None) -> T:
 
 
 def _network(settings: Settings, dataset: Dataset, batch_size: int) -> nn.Module:
-    norm = Norm(
-        settings.parsed_method.norm,
-        before_activation=settings.before_activation,
+    named = Norm.parse(settings.parsed_method.norm)
+    norm = replace(
+        named,
+        before_activation=settings.before_activation or named.before_activation,
         gamma=settings.gamma,
         fixed_gamma=settings.fixed_gamma,
         group_size=settings.group_size,
+        zeta=settings.zeta,
         momentum=settled(settings.norm_momentum),
+        eps=settled(settings.norm_eps),
     )
     return build(
         settings.network,
@@ -226,17 +234,35 @@ def _network(settings: Settings, dataset: Dataset, batch_size: int) -> nn.Module
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    decay, lr = settled(settings.weight_decay), settled(settings.lr)
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": decay}]
-    if not settled(settings.decay_all):
-        weights = [p for p in model.parameters() if p.ndim > 1]
-        others = [p for p in model.parameters() if p.ndim <= 1]
-        groups = [{"params": weights, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    lr = settled(settings.lr)
+    decayed, others = _decayed(model, settled(settings.decay_on))
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settled(settings.weight_decay)}]
+    if others:
+        groups.append({"params": others, "weight_decay": 0.0})
     if settings.optimizer == "adam":
         return torch.optim.Adam(groups, lr=lr)
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=lr)
     return torch.optim.SGD(groups, lr=lr, momentum=settled(settings.momentum), nesterov=settled(settings.nesterov))
+
+
+def _decayed(model: nn.Module, kind: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that the weight decay is for, and the others.
+
+    `weights` are those of dense layers and convolutions (under weight norm, the directions), and γ and β of layers that
+    want it; `norms` are γ and β of all normalization layers.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for module in model.modules():
+        layer = isinstance(module, nn.Linear | nn.Conv2d)
+        for name, parameter in module.named_parameters(recurse=False):
+            weight = (layer and name == "weight") or name == "original1"
+            norm = not layer and name in ("weight", "bias")
+            wanted = norm and getattr(module, "decay_gamma_beta", False)
+            chosen = kind == "all" or (kind == "weights" and (weight or wanted)) or (kind == "norms" and norm)
+            (decayed if chosen else others).append(parameter)
+    return decayed, others
 
 
 def _schedule(settings: Settings, total: int, steps_per_epoch: int) -> Schedule:
@@ -246,7 +272,7 @@ def _schedule(settings: Settings, total: int, steps_per_epoch: int) -> Schedule:
         total=total,
         milestones=tuple(epoch * steps_per_epoch for epoch in settled(settings.milestones)),
         factor=settled(settings.factor),
-        warmup=settled(settings.warmup),
+        warmup=settled(settings.warmup) + settled(settings.warmup_epochs) * steps_per_epoch,
         warmup_from=settled(settings.warmup_from),
         warmup_linear=settled(settings.warmup_linear),
     )

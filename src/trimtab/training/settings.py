@@ -1,8 +1,9 @@
 """Everything a training run is told, from flags, a YAML file and the recipes."""
 
 import difflib
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,11 +31,12 @@ class Settings:
     momentum: float | None = _told(None, "of sgd")
     nesterov: bool | None = _told(None, "Nesterov's momentum")
     weight_decay: float | None = _told(None, "of the optimizer")
-    decay_all: bool | None = _told(None, "weight decay also on biases and normalizations")
+    decay_on: Literal["all", "weights", "norms"] | None = _told(None, "what the weight decay is for")
     schedule: Literal["constant", "step", "cosine", "decay"] | None = _told(None, "course of the learning rate")
     milestones: tuple[int, ...] | None = _told(None, "epochs at which schedule step multiplies by factor")
     factor: float | None = _told(None, "of schedule step (times it) and decay (times 1 minus it, at each step)")
     warmup: int | None = _told(None, "steps of warm-up")
+    warmup_epochs: int | None = _told(None, "further warm-up, in epochs")
     warmup_from: float | None = _told(None, "learning rate the warm-up begins with")
     warmup_linear: bool | None = _told(None, "a warm-up that rises, or stays and then jumps")
 
@@ -48,6 +50,7 @@ class Settings:
     group_size: int | None = _told(None, "channels in a group of gn")
     gamma: float = _told(1.0, "initial gamma of the norm")
     norm_momentum: float | None = _told(None, "share of the new value in the norm's running averages")
+    norm_eps: float | None = _told(None, "added to the norm's variance")
     fixed_gamma: bool = _told(False, "gamma stays as it is")
     zeta: float = _told(0.0, "explicit decay zeta times the sum of gamma squared")
     dropout: float = _told(0.0, "after each norm, where the network has it")
@@ -68,17 +71,39 @@ class Settings:
     precision: Literal["fp32", "tf32", "bf16"] = _told("fp32", "fp32, tf32 or bf16")
     compile: bool = _told(False, "compile the network")
     log_every: int = _told(50, "steps between two records of the training loss")
-    evaluate_every: int = _told(1, "epochs between two evaluations")
+    evaluate_every: int | None = _told(None, "epochs between two evaluations")
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that have no meaning, naming the setting."""
+        for names, allowed, words in _RANGES:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not allowed(value):
+                    raise ValueError(f"{name} must be {words}, not {value!r}")
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
-        """With what is None taken from a recipe, where that says something."""
-        open_fields = {name: value for name, value in recipe.items() if getattr(self, name) is None}
-        return replace(self, **open_fields)
+        """With what is None taken from a recipe, where that says something.
+
+        Steps and epochs are two ways to say one thing: whoever gives one of them has decided both.
+        """
+        taken = {name: value for name, value in recipe.items() if getattr(self, name) is None}
+        if self.steps is not None or self.epochs is not None:
+            taken = {name: value for name, value in taken.items() if name not in ("steps", "epochs")}
+        return replace(self, **taken)
 
     @property
     def parsed_method(self) -> Method:
         """The method, taken apart."""
         return Method.parse(self.method)
+
+
+_RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("epochs", "steps", "log_every", "evaluate_every"), lambda n: n >= 1, "1 or more"),
+    (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
+    (("lr", "warmup_from", "weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
+    (("momentum", "dropout"), lambda x: 0 <= x < 1, "in [0, 1)"),
+    (("factor",), lambda x: 0 <= x <= 1, "in [0, 1]"),
+)
 
 
 def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
@@ -114,8 +139,8 @@ def convert(value: Any, hint: Any) -> Any:
             raise ValueError(f"must be one of {', '.join(get_args(hint))}, not {value!r}")
         return value
     if get_origin(hint) is tuple:
-        parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
-        return tuple(int(part) for part in parts)
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        return tuple(convert(part, int) for part in parts)
     if hint is bool:
         words = {"true": True, "yes": True, "false": False, "no": False}
         if isinstance(value, bool):
