@@ -187,6 +187,27 @@ def test_a_start_that_was_killed_does_not_block_the_folder(tmp_path: Path) -> No
     assert cli.main(["train", "--out", str(folder), "--quiet", "--epochs", "1"]) == 0
 
 
+def test_overwriting_that_was_killed_can_be_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever file the kill came at, the folder is still known as a run's."""
+    run = ["train", "--out", str(tmp_path / "run"), "--quiet", "--epochs", "1"]
+    assert cli.main(run) == 0
+    for survivors in (["events.jsonl", "settings.yaml"], ["settings.yaml"]):
+        for path in (tmp_path / "run").iterdir():
+            if path.name not in survivors:
+                path.unlink()
+        removed: list[str] = []
+        unlink = Path.unlink
+
+        def recorded(path: Path, missing_ok: bool = False, removed: list[str] = removed, unlink: Any = unlink) -> None:
+            removed.append(path.name)
+            unlink(path, missing_ok=missing_ok)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", recorded)
+            assert cli.main([*run, "--force"]) == 0
+        assert removed.index("settings.yaml") > max(removed.index("events.jsonl"), removed.index("checkpoint.pt"))
+
+
 def test_files_that_only_look_like_ours_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").write_text("mine")
     assert cli.main(["train", "--out", str(tmp_path), "--quiet", "--epochs", "1"]) == 2
@@ -211,6 +232,23 @@ def test_regression_sums_its_loss() -> None:
     loss, accuracy = ran.take_means()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "expected"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.9, "nesterov": True}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        ({"optimizer": "sgd", "momentum": 0.9}, torch.optim.SGD, {"momentum": 0.9, "nesterov": False}),
+        ({"optimizer": "adam", "weight_decay": 0.1}, torch.optim.Adam, {"weight_decay": 0.1}),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, torch.optim.AdamW, {"weight_decay": 0.1}),
+    ],
+)
+def test_optimizers_are_what_is_told(told: dict[str, Any], kind: type, expected: dict[str, Any]) -> None:
+    optimizer = session(lr=0.3, **told).optimizer
+    assert type(optimizer) is kind
+    (group,) = optimizer.param_groups
+    assert {name: group[name] for name in expected} == expected
+    assert group["lr"] == 0.3
 
 
 def decayed(**told: Any) -> set[str]:

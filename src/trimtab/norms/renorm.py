@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from trimtab.norms.base import RunningNorm, batch_moments, per_channel
 
@@ -79,7 +79,7 @@ class BatchRenorm(RunningNorm):
 # The backward needs r and d as they were in the forward. A compiled one may compute them again instead, but from
 # running statistics that have moved since: its gradients would be wrong (https://github.com/pytorch/pytorch/pull/197039).
 # What comes out of an operator that the compiler does not know is kept.
-@torch.library.custom_op("trimtab::kept", mutates_args=())
+@library.custom_op("trimtab::kept", mutates_args=())
 def _kept(x: Tensor) -> Tensor:
     return x.clone()
 

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from platform import python_version
@@ -65,7 +65,8 @@ def train(
         except ValueError:
             if not resume and session.step == 0:  # not even the first step could be taken
                 folders.remove(out)
-                out.rmdir()
+                with suppress(OSError):  # something else is in it
+                    out.rmdir()
             raise
     Console().print(sentence(ending, session, out), highlight=False, soft_wrap=True)
     return STATUS[ending.verdict]

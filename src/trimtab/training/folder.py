@@ -56,8 +56,8 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Take a run's files away."""
-    for name in (SETTINGS, EVENTS, CHECKPOINT):
+    """Take a run's files away; the settings last, since a folder is known as a run's by them."""
+    for name in (CHECKPOINT, EVENTS, SETTINGS):
         (folder / name).unlink(missing_ok=True)
 
 
