@@ -11,18 +11,14 @@ import pytest
 
 import trimtab
 from trimtab import cli
+from trimtab.cli import common
 from trimtab.training import demo
 
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = [
-        replace(cell, epochs=1, evaluate_every=1)
-        for cell in demo.cells()
-        if cell.batch_size == 64 and cell.method in ("vanilla", "bnp")
-    ]
-    monkeypatch.setattr(demo, "cells", lambda: grid)
-    monkeypatch.setattr(demo, "LEARNING_RATES", (0.1, 0.3))
+    small = replace(demo.DEMO, methods=("vanilla", "bnp"), batch_sizes=(64,), epochs={64: 1}, lrs=(0.1, 0.3))
+    monkeypatch.setattr(demo, "DEMO", small)
 
 
 @pytest.mark.parametrize("command", [["-m", "trimtab", "--version"], ["-m", "trimtab"]])
@@ -32,37 +28,121 @@ def test_runs_as_a_module(command: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_demo_ends_with_table_sentence_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--jobs", "2"]) == 0
+def test_demo_ends_with_table_sentence_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--jobs", "2"]
+    assert cli.main(told) == 0
     out = capsys.readouterr().out
     assert "Test accuracy in %" in out
     assert "BNP has the highest mean test accuracy in" in out.replace("\n", " ")
-    figure = tmp_path / "new" / "demo.png"
-    assert out.endswith(f"Figure: {figure}\n")
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in figure.parent.iterdir()] == ["demo.png"]
+    assert out.endswith(f"Page: {tmp_path / 'new' / 'report.html'}\n")
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"report.html", "results.json", "runs"}
+    assert cli.main([*told, "--json"]) == 0  # all is done already
+    result = capsys.readouterr().out
+    assert result == (tmp_path / "new" / "results.json").read_text()
+    assert [cell["method"] for cell in json.loads(result)["cells"]] == ["vanilla", "bnp", "vanilla", "bnp"]
+
+
+def test_compare_report_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = (
+        "compare --network small-mlp --methods bnp,vanilla --batch-sizes 100,50 --epochs 100=1,50=2 --rates 1 --seeds 1"
+    )
+    monkeypatch.setattr("sys.argv", ["trimtab", *told.split()])
+    assert cli.main(told.split()) == 0
+    out = capsys.readouterr().out
+    assert "1 epoch at batch size 100" in out.replace("\n", " ") or "epoch" in out
+    folder = Path("runs/compare-digits-small-mlp")
+    result = json.loads((folder / "results.json").read_text())
+    assert result["command"] == f"trimtab {told}"
+    assert result["parts"] == [1397, 0, 400]
+    assert [(cell["batch_size"], cell["epochs"], cell["lr"]) for cell in result["cells"]] == [
+        *((100, 1, 0.1), (100, 1, 0.1)),
+        *((50, 2, 0.1), (50, 2, 0.1)),
+    ]
+    assert cli.main(["report", str(folder), "--figures", "png,pdf", "--out", "page.html"]) == 0
+    printed = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed[0] == Path("page.html")
+    assert {path.suffix for path in printed[1:]} == {".png", ".pdf"}
+    assert all(path.stat().st_size > 1000 for path in printed)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "nonsense"], "there is no method 'nonsense'"),
+        (["--network", "nonsense"], "nonsense"),
+        (["--data", "nonsense"], "no data set 'nonsense'"),
+        (["--batch-sizes", "64", "--epochs", "32=1"], "--epochs names the batch size 32"),
+        (["--batch-sizes", "5000"], "a batch of 5000 is more than"),
+        (["--validation", "0"], "chosen on validation data"),
+        (["--validation", "2000"], "validation size must be"),
+        (["--device", "nonsense"], "no device 'nonsense'"),
+        (["--rho", "many"], "rho"),
+    ],
+)
+def test_what_is_wrong_with_a_comparison_is_said_before_anything_is_written(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", "--out", str(tmp_path / "new"), "--jobs", "1", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("trimtab: ") and error.count("\n") == 1
+    assert message in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--lrs", "0.1,much"], ["--lrs", "0"], ["--batch-sizes", "-1"], ["--epochs", "64=0"], ["--methods", ","]],
+)
+def test_what_cannot_be_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["compare", *words])
+    assert "must be" in capsys.readouterr().err
+
+
+def test_settings_that_a_comparison_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.yaml").write_text("lr: 0.1\n")
+    assert cli.main(["compare", "--config", str(tmp_path / "settings.yaml")]) == 2
+    assert "lr is decided by the comparison" in capsys.readouterr().err
+
+
+def test_report_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert cli.main(["report", str(tmp_path / "missing")]) == 2
+    assert capsys.readouterr().err.count("trimtab: ") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "list", "--data-root", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "trimtab data fetch mnist" in out
+    assert "built in" in out
+
+
+def test_data_fetch_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "fetch", "digits", "--data-root", str(tmp_path)]) == 2
+    assert cli.main(["data", "fetch", "nonsense", "--data-root", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert "nothing to fetch" in errors[0]
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_demo_as_json_prints_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--out", str(tmp_path), "--seeds", "1", "--jobs", "2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["schema"] == 1
-    assert [cell["method"] for cell in result["cells"]] == ["vanilla", "bnp", "vanilla", "bnp"]
-    assert all(0 < cell["mean"] <= 1 for cell in result["cells"])
-    assert result["machine"]
-    assert Path(result["figure"]).exists()
-
-
-@pytest.mark.usefixtures("small_grid")
-def test_a_figure_that_cannot_be_written_does_not_lose_the_table(
+def test_a_page_that_cannot_be_written_does_not_lose_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "demo.png").mkdir()
-    assert cli.main(["demo", "--out", str(tmp_path), "--seeds", "1", "--jobs", "2"]) == 2
+    told = ["demo", "--out", str(tmp_path), "--seeds", "1", "--jobs", "2"]
+    assert cli.main(told) == 0
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "report.html").mkdir()
+    capsys.readouterr()
+    assert cli.main(told) == 2
     captured = capsys.readouterr()
     assert "Test accuracy in %" in captured.out
-    assert "trimtab: the figure could not be written" in captured.err
+    assert "trimtab: the page could not be written" in captured.err
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,28 +150,23 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.main(["demo", "--out", str(tmp_path / "file")]) == 2
     assert cli.main(["demo", "--out", str(tmp_path / "file" / "below")]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("trimtab: cannot write to the folder") and line.endswith("--out") for line in errors)
+    assert all(line.startswith("trimtab: ") and line.endswith("--out") for line in errors)
     assert len(errors) == 2
-
-
-def test_an_interruption_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo, "compare", interrupted)
-    assert cli.main(["demo", "--out", str(tmp_path / "new" / "deep")]) == 130
-    assert "interrupted" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "rich" else importlib.util.find_spec(name))
-    assert cli.main(["demo", "--out", str(tmp_path / "new")]) == 2
-    assert capsys.readouterr().err == ("trimtab: this needs rich; install it with: pip install 'trimtab[lab]'\n")
+    monkeypatch.setattr(common, "find_spec", lambda name: None if name == "rich" else importlib.util.find_spec(name))
+    for command in (
+        ["demo", "--out", str(tmp_path / "new")],
+        ["compare"],
+        ["report", "x"],
+        ["data", "list"],
+        ["train"],
+    ):
+        assert cli.main(command) == 2
+        assert capsys.readouterr().err == ("trimtab: this needs rich; install it with: pip install 'trimtab[lab]'\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,6 +55,7 @@ def test_a_last_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
         ('{"kind": "unknown", "schema": 1}\n', "line 1: this is no event"),
         ('{"kind": "resumed", "schema": 9, "step": 1, "machine": "x"}\n', "has schema 9"),
         ("[1, 2]\n", "line 1: this is no event"),
+        ('{"kind": "resumed", "schema": 1, "step": 1, "other": 2}\n', "line 1: this is no event"),
     ],
 )
 def test_foreign_files(line: str, message: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from trimtab import cli
 from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, read_events
 from trimtab.training import checkpoint
-from trimtab.training.command import resolve
+from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings

@@ -13,9 +13,8 @@ from trimtab.data import Dataset, Split
 from trimtab.networks import NETWORKS
 from trimtab.norms import NORMS
 from trimtab.training import session as sessions
-from trimtab.training.command import resolve
 from trimtab.training.methods import Method
-from trimtab.training.recipes import DEFAULTS, recipe
+from trimtab.training.recipes import DEFAULTS, recipe, resolve
 from trimtab.training.schedule import Schedule
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings

@@ -4,7 +4,9 @@ from trimtab.data.catalog import DATASETS, batches, load
 from trimtab.data.dataset import Dataset, Split
 from trimtab.data.epochs import Batches, Plan
 from trimtab.data.errors import DataError
+from trimtab.data.fetch import Progress, fetch
 from trimtab.data.imagefolder import FolderBatches, ImageFolder
+from trimtab.data.listing import Entry, inventory
 from trimtab.data.synthetic import gaussian
 
 __all__ = [
@@ -12,11 +14,15 @@ __all__ = [
     "Batches",
     "DataError",
     "Dataset",
+    "Entry",
     "FolderBatches",
     "ImageFolder",
     "Plan",
+    "Progress",
     "Split",
     "batches",
+    "fetch",
     "gaussian",
+    "inventory",
     "load",
 ]

@@ -1,7 +1,9 @@
 """What happened, as plain data (standard library only)."""
 
-from trimtab.records.comparison import Cell, Comparison
+from trimtab.records.atomic import UNFINISHED, whole_file
+from trimtab.records.comparison import RESULTS, Candidate, Cell, Comparison, Metric, Trial
 from trimtab.records.events import (
+    EVENTS,
     Evaluated,
     Event,
     EventLog,
@@ -12,20 +14,30 @@ from trimtab.records.events import (
     Verdict,
     read_events,
 )
+from trimtab.records.history import History, find_runs
 from trimtab.records.machine import machine, usable_cores
 
 __all__ = [
+    "EVENTS",
+    "RESULTS",
+    "UNFINISHED",
+    "Candidate",
     "Cell",
     "Comparison",
     "Evaluated",
     "Event",
     "EventLog",
+    "History",
+    "Metric",
     "Resumed",
     "RunEnded",
     "RunStarted",
     "Trained",
+    "Trial",
     "Verdict",
+    "find_runs",
     "machine",
     "read_events",
     "usable_cores",
+    "whole_file",
 ]

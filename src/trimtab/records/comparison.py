@@ -1,11 +1,52 @@
-"""The outcome of training one network by several methods at several batch sizes."""
+"""The outcome of training networks by several methods at several batch sizes."""
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
-SCHEMA = 1
+from trimtab.records.atomic import whole_file
+
+SCHEMA = 2
+RESULTS = "results.json"
+Metric = Literal["accuracy", "loss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A learning rate that was tried.
+
+    Attributes:
+        lr: The learning rate.
+        value: Accuracy (in regression: loss) on validation data at the end; None if the run diverged.
+        loss: Loss on validation data at the end, which decides between equals.
+        run: The name of its folder.
+    """
+
+    lr: float
+    value: float | None
+    loss: float | None
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run at the chosen learning rate.
+
+    Attributes:
+        seed: Its seed.
+        value: Accuracy (in regression: loss) on test data at the end. A run that diverged counts as one that guesses,
+            in regression as an infinite loss.
+        diverged: Whether it did.
+        run: The name of its folder.
+    """
+
+    seed: int
+    value: float
+    diverged: bool
+    run: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,58 +55,122 @@ class Cell:
 
     Attributes:
         network: The network's name.
-        batch_size: Samples per step.
-        epochs: Passes over the training data.
+        batch_size: Samples per step; 0: all of them.
         method: The method's name.
-        lr: The learning rate chosen on validation data; None if the method cannot train here.
-        lr_at_edge: Whether that is the smallest or the largest candidate, so that a better one may lie outside.
-        accuracies: Test accuracy of each seed, between 0 and 1.
+        epochs: Passes over the training data; None if steps are given.
+        steps: Steps, where these are given instead.
+        optimizer: Its name.
+        candidates: The learning rates that were tried, in rising order; empty if there was nothing to choose from.
+        lr: The chosen one; None if it is not chosen yet, or cannot be.
+        trials: The runs at the chosen learning rate.
+        why_not: Why the method cannot train here, if it cannot.
     """
 
     network: str
     batch_size: int
-    epochs: int
     method: str
-    lr: float | None
-    lr_at_edge: bool
-    accuracies: tuple[float, ...]
+    epochs: int | None
+    steps: int | None
+    optimizer: str
+    candidates: tuple[Candidate, ...] = ()
+    lr: float | None = None
+    trials: tuple[Trial, ...] = ()
+    why_not: str | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Test accuracies (or losses), seed by seed."""
+        return tuple(trial.value for trial in self.trials)
 
     @property
     def mean(self) -> float | None:
-        """The mean test accuracy."""
-        return fmean(self.accuracies) if self.accuracies else None
+        """Their mean; None without any."""
+        return fmean(self.values) if self.trials else None
+
+    @property
+    def lr_at_edge(self) -> bool:
+        """Whether the chosen rate is the smallest or the largest one tried, so that a better one may lie outside."""
+        rates = [candidate.lr for candidate in self.candidates]
+        return len(rates) > 1 and self.lr in (min(rates), max(rates))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All cells, with what is needed to have them again.
+    """All cells, with what is needed to have them again. No times: going on after a stop gives the same.
 
     Attributes:
         command: What to type.
-        data: The data set.
+        data: The data set's name.
+        parts: How many samples are trained on, validated on and tested on.
+        metric: `accuracy`, or `loss` in regression.
         machine: The hardware it was measured on.
-        versions: Of trimtab and torch.
-        seconds: How long it took.
-        learning_rates: The candidates, the same for every method.
+        versions: Of trimtab, torch and Python.
+        side_by_side: How many runs shared the machine at a time.
+        seeds: How many runs there are to be at the chosen learning rate.
+        finished: Whether all runs are done.
         cells: The outcomes.
-        conclusion: What they show, in a sentence.
-        figure: Where their figure is.
+        conclusion: What they show, in a few sentences.
     """
 
     command: str
     data: str
+    parts: tuple[int, int, int]
+    metric: Metric
     machine: str
     versions: dict[str, str]
-    seconds: float
-    learning_rates: tuple[float, ...]
+    side_by_side: int
+    seeds: int
+    finished: bool
     cells: tuple[Cell, ...]
-    conclusion: str
-    figure: str
-    schema: int = SCHEMA
+    conclusion: str = ""
 
     def to_json(self) -> str:
-        """As JSON, with the means beside the single accuracies."""
-        content: dict[str, Any] = asdict(self)
+        """As JSON, with the means beside the single values."""
+        content: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         for cell, entry in zip(self.cells, content["cells"], strict=True):
-            entry["mean"] = cell.mean
-        return json.dumps(content, indent=2)
+            entry["mean"] = _finite(cell.mean)
+            for trial in entry["trials"]:
+                trial["value"] = _finite(trial["value"])
+        return json.dumps(content, indent=2, allow_nan=False)
+
+    def write(self, folder: Path) -> None:
+        """Put it into a folder, whole or not at all."""
+        with whole_file(folder / RESULTS) as file:
+            file.write(self.to_json().encode() + b"\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Comparison":
+        """The comparison in a folder.
+
+        Raises:
+            ValueError: If there is none, or if it was written by another version.
+        """
+        path = folder / RESULTS
+        try:
+            content = json.loads(path.read_bytes())
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+        schema = content.pop("schema", None) if isinstance(content, dict) else None
+        if schema != SCHEMA:
+            raise ValueError(f"{path} has schema {schema}; this trimtab reads {SCHEMA}.")
+        try:
+            cells = tuple(_cell(entry) for entry in content.pop("cells"))
+            train, validation, test = content.pop("parts")  # a list in JSON
+            return cls(**content, parts=(train, validation, test), cells=cells)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path} is not the result of a comparison: {error}") from error
+
+
+def _cell(entry: dict[str, Any]) -> Cell:
+    entry.pop("mean")
+    candidates = tuple(Candidate(**candidate) for candidate in entry.pop("candidates"))
+    trials = tuple(Trial(**trial) for trial in entry.pop("trials"))
+    trials = tuple(replace(t, value=math.inf) if t.value is None else t for t in trials)
+    return Cell(**entry, candidates=candidates, trials=trials)
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: an infinite loss is null there."""
+    return None if value is None or math.isinf(value) else value

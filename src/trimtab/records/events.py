@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 SCHEMA = 1
+EVENTS = "events.jsonl"
+"""The name of a run's file of events."""
 Verdict = Literal["finished", "diverged", "interrupted"]
 
 
@@ -149,13 +151,14 @@ def read_events(path: Path) -> Iterator[Event]:
         try:
             content = json.loads(line)
             kind, schema = _KINDS[content.pop("kind")], content.pop("schema")
+            event = kind(**_decoded(content)) if schema == SCHEMA else None
         except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
             if number == len(lines):  # cut off: no line break after it
                 return
             raise ValueError(f"{path}, line {number}: this is no event of a run.") from error
-        if schema != SCHEMA:
+        if event is None:
             raise ValueError(f"{path} has schema {schema}; this trimtab reads {SCHEMA}.")
-        yield kind(**_decoded(content))
+        yield event
 
 
 def _encoded(content: dict[str, Any]) -> dict[str, Any]:

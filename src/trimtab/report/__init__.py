@@ -1,7 +1,20 @@
-"""Records in, tables, figures and sentences out."""
+"""Records in, tables, figures, sentences and a page out."""
 
 from trimtab.report.conclusion import conclusion
-from trimtab.report.figure import draw
+from trimtab.report.figures import NamedFigure, draw, figures, save, write_figures
+from trimtab.report.material import Material, collect
+from trimtab.report.page import write_page
 from trimtab.report.table import table
 
-__all__ = ["conclusion", "draw", "table"]
+__all__ = [
+    "Material",
+    "NamedFigure",
+    "collect",
+    "conclusion",
+    "draw",
+    "figures",
+    "save",
+    "table",
+    "write_figures",
+    "write_page",
+]

@@ -1,58 +1,153 @@
 """A comparison as a table for the terminal."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from rich import box
+from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from trimtab.records import Cell, Comparison
+from trimtab.report.standing import diverged, leaders, methods, reasons, rows
+from trimtab.report.words import batch, counted, heading, listed, ranged, shown
 
-HEADINGS = {"vanilla": "vanilla", "bn": "BatchNorm", "ln": "LayerNorm", "bnp": "BNP"}
+WIDTH = 80
 
 
-def table(comparison: Comparison) -> Table:
-    """One row per network and batch size, one column per method; the best mean of a row is bold."""
-    seeds = max(len(cell.accuracies) for cell in comparison.cells)
-    count = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    epochs = {cell.batch_size: cell.epochs for cell in comparison.cells}
-    passes = ", ".join(f"{number} at {size}" for size, number in epochs.items())
-    result = Table(
-        title=f"Test accuracy in %: mean of {count} \\[range]; below it the learning rate",
-        caption=f"Epochs by batch size: {passes}.\n"
-        f"Rates {_listed(comparison.learning_rates)} tried on validation data.\n"
-        "* at the edge of these: a better one may lie outside.\n"
-        "– BatchNorm cannot train on one row. LayerNorm of images is GroupNorm with one group.",
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-    )
-    methods = list(dict.fromkeys(cell.method for cell in comparison.cells))
+def table(comparison: Comparison) -> Group:
+    """One row per network and batch size, one column per method.
+
+    What is wider than 80 columns has the ranges below the means, and what is still wider is cut into several tables.
+    """
+    order = methods(comparison)
+    if _width(comparison, order, beside=True) <= WIDTH:
+        tables = [_table(comparison, order, beside=True)]
+    else:
+        tables = [_table(comparison, part, beside=False) for part in _parts(comparison, order)]
+    return Group(Text(table_title(comparison), "bold"), *tables, Text(notes(comparison), "italic dim"))
+
+
+def table_title(comparison: Comparison) -> str:
+    """What the table shows."""
+    kind = "Test accuracy in %" if comparison.metric == "accuracy" else "Test loss"
+    spread = "" if comparison.seeds == 1 else f" of {comparison.seeds} seeds [range]"
+    return f"{kind}: mean{spread}; below it the learning rate"
+
+
+def _parts(comparison: Comparison, order: Sequence[str]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for method in order:
+        if parts[-1] and _width(comparison, [*parts[-1], method], beside=False) > WIDTH:
+            parts.append([])
+        parts[-1].append(method)
+    return parts
+
+
+def _width(comparison: Comparison, order: Sequence[str], *, beside: bool) -> int:
+    columns = [
+        ["network", *(cell.network for cell in comparison.cells)],
+        ["batch", *(batch(cell.batch_size) for cell in comparison.cells)],
+    ]
+    for method in order:
+        cells = [cell for cell in comparison.cells if cell.method == method]
+        columns.append([heading(method), *(line for c in cells for line in _lines(c, comparison, beside=beside))])
+    return 1 + sum(2 + max(map(len, column)) for column in columns)  # a blank before and one behind each
+
+
+def _table(comparison: Comparison, order: Sequence[str], *, beside: bool) -> Table:
+    result = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     result.add_column("network", no_wrap=True)
     result.add_column("batch", justify="right", no_wrap=True)
-    for method in methods:
-        result.add_column(HEADINGS.get(method, method), justify="right", no_wrap=True)
-    rows: dict[tuple[str, int], dict[str, Cell]] = {}
-    for cell in comparison.cells:
-        rows.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
+    for method in order:
+        result.add_column(escape(heading(method)), justify="right", no_wrap=True)
     previous = None
-    for (network, size), row in rows.items():
-        best = max(cell.mean or 0 for cell in row.values())
+    for (network, size), row in rows(comparison).items():
         if previous not in (None, network):
             result.add_section()
         previous = network
-        texts = [_text(row[method], best) for method in methods]
-        result.add_row(network.removeprefix("small-"), str(size), *texts)
+        bold = leaders(row, comparison.metric)
+        texts = [_text(row.get(method), comparison, bold=method in bold, beside=beside) for method in order]
+        result.add_row(escape(network), batch(size), *texts)
     return result
 
 
-def _text(cell: Cell, best: float) -> str:
-    if cell.mean is None or cell.lr is None:
-        return "–"
-    low, high = math.floor(100 * min(cell.accuracies)), math.ceil(100 * max(cell.accuracies))
-    mean = f"{100 * cell.mean:.1f}"
-    mean = f"[bold]{mean}[/bold]" if cell.mean == best else mean
-    return f"{mean} \\[{low}–{high}]\n{cell.lr:g}{'*' if cell.lr_at_edge else ''}"
+def _text(cell: Cell | None, comparison: Comparison, *, bold: bool, beside: bool) -> Text:
+    if cell is None:
+        return Text()
+    text = Text("\n".join(_lines(cell, comparison, beside=beside)))
+    if bold and cell.mean is not None:
+        text.stylize("bold", 0, len(shown(cell.mean, comparison.metric)))
+    return text
 
 
-def _listed(numbers: Iterable[float]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
+def _lines(cell: Cell, comparison: Comparison, *, beside: bool) -> list[str]:
+    if cell.why_not:
+        return ["–"]
+    if cell.mean is None:
+        return ["–" if comparison.finished else "…"]
+    lines = [shown(cell.mean, comparison.metric)]
+    if len(cell.trials) > 1:
+        spread = ranged(cell.values, comparison.metric)
+        lines = [f"{lines[0]} {spread}"] if beside else [*lines, spread]
+    if cell.lr is not None:
+        lines.append(f"{cell.lr:g}{'*' if cell.lr_at_edge else ''}")
+    if diverged(cell):
+        lines.append(f"{diverged(cell)}/{len(cell.trials)} diverged")
+    if len(cell.trials) < comparison.seeds:
+        lines.append(f"{len(cell.trials)}/{comparison.seeds} done")
+    return lines
+
+
+def notes(comparison: Comparison) -> str:
+    """What a reader of the table must know, a line each."""
+    lines = [f"{lengths(comparison)}.", f"{rates(comparison)}."]
+    if comparison.seeds > 1:
+        lines.append("Bold: the best mean of a row, and those whose unrounded range overlaps its own.")
+    if any(cell.lr_at_edge for cell in comparison.cells):
+        lines.append("* at the edge of the learning rates tried: a better one may lie outside.")
+    if any(map(diverged, comparison.cells)):
+        counts = "one that guesses" if comparison.metric == "accuracy" else "an infinite loss"
+        lines.append(f"A run that diverged counts as {counts}.")
+    lines += [f"– {listed(where(cells))}: {reason}" for reason, cells in reasons(comparison).items()]
+    if not comparison.finished:
+        lines.append("… not done yet.")
+    if "ln" in methods(comparison):
+        lines.append("LayerNorm of images is GroupNorm with one group.")
+    return "\n".join(lines)
+
+
+def where(cells: Sequence[Cell]) -> list[str]:
+    """Which methods cells are about, with networks and batch sizes, shortly."""
+    sizes: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        sizes.setdefault((heading(cell.method), cell.network), []).append(batch(cell.batch_size))
+    networks: dict[tuple[str, str], list[str]] = {}
+    for (method, network), found in sizes.items():
+        networks.setdefault((method, listed(found)), []).append(network)
+    return [f"{method} at batch size {size} ({', '.join(found)})" for (method, size), found in networks.items()]
+
+
+def lengths(comparison: Comparison) -> str:
+    """How long was trained, as shortly as it can be said."""
+    by_size: dict[str, set[str]] = {}
+    for cell in comparison.cells:
+        long = counted(cell.epochs or 0, "epoch") if cell.steps is None else counted(cell.steps, "step")
+        by_size.setdefault(batch(cell.batch_size), set()).add(long)
+    different = set().union(*by_size.values())
+    if len(different) == 1:
+        return f"Trained for {different.pop()}"
+    return "Trained by batch size: " + ", ".join(f"{size}: {' or '.join(sorted(n))}" for size, n in by_size.items())
+
+
+def rates(comparison: Comparison) -> str:
+    """How the learning rates were chosen."""
+    tried = {tuple(c.lr for c in cell.candidates) for cell in comparison.cells if cell.candidates}
+    if not tried:
+        return "Learning rates were given, not chosen"
+    if len(tried) == 1:
+        (rates,) = tried
+        return f"Learning rates {listed(f'{rate:g}' for rate in rates)} tried on validation data"
+    least, most = min(map(len, tried)), max(map(len, tried))
+    several = f"{least}" if least == most else f"{least} to {most}"
+    return f"{several} learning rates per method tried on validation data"

@@ -1,25 +1,19 @@
 """A run's state on the disk: whole or not there."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from trimtab.records import whole_file
 
 SCHEMA = 1
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint beside the old one, then put it in its place in one move."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            torch.save({"schema": SCHEMA, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        torch.save({"schema": SCHEMA, **state}, file)
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""The folder of a run: which settings it has, whose it is."""
+"""The folder of a run: which settings it has, whose it is, who is at work in it."""
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trimtab.training.run import CHECKPOINT, EVENTS
+try:
+    import fcntl
+except ImportError:  # no locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+from trimtab.records import EVENTS, UNFINISHED, whole_file
+from trimtab.training.run import CHECKPOINT
 from trimtab.training.settings import Settings, from_mapping
 
 SETTINGS = "settings.yaml"
-UNFINISHED = ".unfinished"  # how a file ends that was being written
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -32,8 +39,42 @@ def read_settings(path: Path) -> dict[str, Any]:
     return from_mapping(content, where=str(path))
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder and have it for oneself; the system gives it free when the process ends, however it ends.
+
+    Raises:
+        ValueError: If the folder cannot be made, or another process is at work in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # file systems without locks
+            _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    for _ in range(20):  # two seconds: a process that was killed may still be on its way out
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)
+        else:
+            return
+    raise ValueError(f"another process is at work in {folder}; wait for it, or name another folder with --out")
+
+
 def begin(folder: Path, settings: Settings, *, force: bool) -> None:
-    """Make the folder of a new run and write its settings there.
+    """Write the settings of a new run into its folder.
 
     Raises:
         ValueError: If the folder holds another run and `force` is not set, or something that is not ours.
@@ -42,17 +83,23 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
     if ours and not force:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         foreign = [path.name for path in folder.iterdir() if not path.name.endswith(UNFINISHED)]
         if foreign and not ours:
             raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
         remove(folder)
         told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
-        unfinished = folder / f".{SETTINGS}{UNFINISHED}"
-        unfinished.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
-        os.replace(unfinished, folder / SETTINGS)
+        with whole_file(folder / SETTINGS) as file:
+            file.write(yaml.safe_dump(told, sort_keys=False).encode())
     except OSError as error:
-        raise ValueError(f"cannot write to the folder {folder}: {error.strerror}; name another with --out") from error
+        raise _cannot_write(folder, error) from error
+
+
+def holds(folder: Path, settings: Settings) -> bool:
+    """Whether a folder holds a run, begun or done, of just these settings."""
+    try:
+        return Settings(**read_settings(folder / SETTINGS)) == settings
+    except ValueError:
+        return False
 
 
 def remove(folder: Path) -> None:
@@ -77,3 +124,7 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
                 "leave that out to go on with it, or start another with --out"
             )
     return saved
+
+
+def _cannot_write(folder: Path, error: OSError) -> ValueError:
+    return ValueError(f"cannot write to the folder {folder}: {error.strerror}; name another with --out")

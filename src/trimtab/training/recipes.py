@@ -7,6 +7,7 @@ its Sec. 5. Where a paper leaves something open, the entry says so. Initializati
 from typing import Any
 
 from trimtab.training.methods import Method
+from trimtab.training.settings import Settings
 
 # Common to all, unless something below says otherwise.
 DEFAULTS: dict[str, Any] = {
@@ -76,6 +77,11 @@ def recipe(network: str, data: str, method: Method, batch_size: int | None) -> d
     if method.bnp:
         settings |= {"conv_bias": True}  # without a bias there is no centring
     return settings
+
+
+def resolve(settings: Settings) -> Settings:
+    """With what is open taken from the recipe."""
+    return settings.resolved(recipe(settings.network, settings.data, settings.parsed_method, settings.batch_size))
 
 
 _NETWORKS: dict[str, dict[str, Any]] = {

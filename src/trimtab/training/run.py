@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from trimtab.records import Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
+from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint
 from trimtab.training.session import Session, settled
 
-EVENTS, CHECKPOINT = "events.jsonl", "checkpoint.pt"
+CHECKPOINT = "checkpoint.pt"
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
 EXPLOSION = 100.0
 
@@ -84,7 +84,7 @@ class Run:
         if self._folder is not None:
             self._log = EventLog(self._folder / EVENTS)
         parameters = sum(p.numel() for p in self.session.model.parameters())
-        self._record(RunStarted(settings, command, self._hardware(), versions, parameters))
+        self._record(RunStarted(settings, command, hardware(self.session.device), versions, parameters))
 
     def resume(self) -> None:
         """Go on from the checkpoint; records of steps that it does not know are taken back."""
@@ -99,7 +99,7 @@ class Run:
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
         self._log = EventLog(self._folder / EVENTS, keep=keep)
-        self._record(Resumed(self.session.step, self._hardware()))
+        self._record(Resumed(self.session.step, hardware(self.session.device)))
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
@@ -116,7 +116,6 @@ class Run:
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
-        every = settled(settings.evaluate_every) * session.steps_per_epoch
         saved = started = time.monotonic()
         with interruptible() as interrupted:
             while session.step < session.total:
@@ -127,7 +126,7 @@ class Run:
                 last = session.step == session.total
                 if (session.step % settings.log_every == 0 or last) and not self._record_training():
                     return "diverged"
-                if (session.step % every == 0 or last) and not self._record_evaluation():
+                if self._evaluation_is_due() and not self._record_evaluation():
                     return "diverged"
                 if interrupted() and not last:
                     return "interrupted"
@@ -137,9 +136,11 @@ class Run:
                 started = time.monotonic()
         return "finished"
 
-    def _hardware(self) -> str:
-        device = self.session.device
-        return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
+    def _evaluation_is_due(self) -> bool:
+        step, total, settings = self.session.step, self.session.total, self.session.settings
+        if settings.evaluations is not None:
+            return step * settings.evaluations // total > (step - 1) * settings.evaluations // total
+        return step % (settled(settings.evaluate_every) * self.session.steps_per_epoch) == 0 or step == total
 
     def _epoch(self) -> float:
         return self.session.step / self.session.steps_per_epoch
@@ -210,6 +211,11 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     finally:
         for one, old in previous.items():
             signal.signal(one, old)
+
+
+def hardware(device: torch.device) -> str:
+    """What trains there, in a few words."""
+    return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
 
 
 def device_named(name: str | None) -> torch.device:

@@ -33,12 +33,18 @@ class Session:
         part: What evaluations are on: `validation` or `test`.
     """
 
-    def __init__(self, settings: Settings, device: torch.device, data_root: Path | None = None) -> None:
-        """Load the data and draw the weights."""
+    def __init__(
+        self,
+        settings: Settings,
+        device: torch.device,
+        data_root: Path | None = None,
+        dataset: Dataset | None = None,
+    ) -> None:
+        """Load the data, unless they are given, and draw the weights."""
         self.settings = settings
         self.device = device
         self.method = settings.parsed_method
-        self.dataset: Dataset = load(settings.data, data_root)
+        self.dataset: Dataset = load(settings.data, data_root) if dataset is None else dataset
         train, held_out = self._parts()
         self.batch_size = settled(settings.batch_size) or len(train)
 

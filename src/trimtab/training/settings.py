@@ -72,6 +72,7 @@ class Settings:
     compile: bool = _told(False, "compile the network")
     log_every: int = _told(50, "steps between two records of the training loss")
     evaluate_every: int | None = _told(None, "epochs between two evaluations")
+    evaluations: int | None = _told(None, "evaluations instead, evenly over the run")
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no meaning, naming the setting."""
@@ -98,7 +99,7 @@ class Settings:
 
 
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs", "steps", "log_every", "evaluate_every"), lambda n: n >= 1, "1 or more"),
+    (("epochs", "steps", "log_every", "evaluate_every", "evaluations"), lambda n: n >= 1, "1 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from", "weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
     (("momentum", "dropout"), lambda x: 0 <= x < 1, "in [0, 1)"),

@@ -1,0 +1,227 @@
+"""`trimtab compare`, and `trimtab demo`, which is one comparison of it."""
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from trimtab.cli.common import (
+    LAB,
+    PAGE,
+    CommandError,
+    add_machine,
+    add_settings,
+    given_settings,
+    need,
+    positive,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from trimtab.cli.common import Commands
+    from trimtab.training.compare import Stand
+    from trimtab.training.grid import Grid
+
+N = TypeVar("N", int, float)
+# Settings of a run that a comparison decides.
+DECIDED = (
+    *("data", "network", "method", "batch_size", "epochs", "lr", "seed", "validation"),
+    *("evaluate_on", "evaluate_every", "evaluations", "log_every"),
+)
+
+
+def add_demo(commands: "Commands") -> None:
+    """Declare `demo`."""
+    parser = commands.add_parser(
+        "demo",
+        help="train small networks with and without BNP and compare them (under 2 minutes on two cores)",
+        description="Trains a small CNN and a small fully connected network on scikit-learn's digits at batch sizes "
+        "64, 4, 2 and 1, as they are, with BatchNorm, with LayerNorm and with BNP, and says which is best.",
+    )
+    _add_common(parser, "trimtab-demo")
+    parser.set_defaults(run=_demo)
+
+
+def add_compare(commands: "Commands") -> None:
+    """Declare `compare`."""
+    parser = commands.add_parser(
+        "compare",
+        help="say which method is better on a network and data set: learning rates chosen, several seeds, a page",
+        description="Trains every method at every batch size. The learning rate is chosen on validation data, among "
+        "equally many candidates for each method; then new seeds are trained at it and tested. The same "
+        "command goes on where it was stopped.",
+    )
+    parser.add_argument("--data", default="digits", help="data set (%(default)s)")
+    parser.add_argument("--network", type=_words, default=("small-cnn",), metavar="NAME[,NAME]", help="(small-cnn)")
+    parser.add_argument(
+        "--methods", type=_words, default=("vanilla", "bn", "ln", "bnp"), metavar="A,B", help="(vanilla,bn,ln,bnp)"
+    )
+    parser.add_argument("--batch-sizes", type=_sizes, default=(), metavar="N,M", help="(the recipe's)")
+    parser.add_argument(
+        "--epochs", type=_epochs, default={}, metavar="N | SIZE=N,...", help="for all batch sizes, or by batch size"
+    )
+    rates = parser.add_mutually_exclusive_group()
+    rates.add_argument("--lrs", type=_rates, default=(), metavar="X,Y", help="candidates for every method")
+    rates.add_argument(
+        "--rates", type=positive, default=5, metavar="N", help="so many around the recipe's own (%(default)s)"
+    )
+    parser.add_argument(
+        "--validation", type=int, metavar="N", help="samples to choose the rate on (a tenth of the training data)"
+    )
+    parser.add_argument("--evaluations", type=positive, default=20, metavar="N", help="along each run (%(default)s)")
+    parser.add_argument("--config", type=Path, help="YAML file with settings of all runs; flags go before it")
+    _add_common(parser, None)
+    add_machine(parser)
+    add_settings(parser, "settings of all runs", without=DECIDED)
+    parser.set_defaults(run=_compare)
+
+
+def _add_common(parser: argparse.ArgumentParser, out: str | None) -> None:
+    shown = out or "runs/compare-DATA-NETWORK"
+    parser.add_argument("--out", type=Path, default=out and Path(out), help=f"folder of the results ({shown})")
+    parser.add_argument("--seeds", type=positive, default=3, help="runs at the chosen learning rate (%(default)s)")
+    parser.add_argument("--jobs", type=positive, help="runs at a time (as many as do not slow each other down)")
+    parser.add_argument("--force", action="store_true", help="do all runs anew")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    """The comparison that the README shows."""
+    need(*LAB)
+    from trimtab.training.demo import DEMO
+
+    options.device, options.data_root = "cpu", None
+    command = f"trimtab demo --seeds {options.seeds}"
+    return _run(replace(DEMO, seeds=options.seeds), options.out, options, command)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Any other."""
+    need(*LAB)
+    from trimtab.training.grid import Grid
+
+    try:
+        shared = given_settings(options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for name in DECIDED:
+        if name in shared:
+            raise CommandError(f"{options.config}: {name} is decided by the comparison; leave it out there")
+    epochs, sizes = options.epochs, options.batch_sizes
+    if isinstance(epochs, int):
+        shared["epochs"], epochs = epochs, {}
+    if unknown := set(epochs) - set(sizes):
+        raise CommandError(f"--epochs names the batch size {min(unknown)}, which is not among --batch-sizes")
+    grid = Grid(
+        data=options.data,
+        networks=options.network,
+        methods=options.methods,
+        batch_sizes=sizes,
+        epochs=epochs,
+        lrs=options.lrs,
+        rates=options.rates,
+        seeds=options.seeds,
+        validation=options.validation,
+        evaluations=options.evaluations,
+        shared=shared,
+    )
+    out = options.out or Path("runs") / "-".join(["compare", grid.data, *grid.networks])
+    return _run(grid, out, options, typed())
+
+
+def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> int:
+    """Train and test, then show what came out."""
+    from rich.console import Console
+
+    from trimtab.report import collect, conclusion, table, write_page
+    from trimtab.training.compare import Comparing
+    from trimtab.training.run import device_named
+    from trimtab.training.workers import TrainingFailed
+
+    started = time.monotonic()
+    try:
+        device = device_named(options.device)
+        with _progress() as show:
+            comparing = Comparing(
+                grid,
+                out,
+                command=command,
+                device=device,
+                data_root=options.data_root,
+                jobs=options.jobs,
+                force=options.force,
+                show=show,
+            )
+            comparison = comparing.run(conclusion)
+    except (ValueError, TrainingFailed) as error:
+        raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        raise CommandError(f"interrupted; the same command goes on with what is in {out}", status=130) from None
+    seconds = time.monotonic() - started
+    if options.json:
+        print(comparison.to_json())
+    else:
+        console = Console()
+        console.print(table(comparison))
+        console.print(comparison.conclusion, highlight=False)
+        console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, soft_wrap=True)
+    try:
+        write_page(collect([out]), out / PAGE)
+    except OSError as error:
+        raise CommandError(f"the page could not be written to {out}: {error.strerror}") from error
+    if not options.json:
+        console.print(f"Page: {out / PAGE}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[Stand], None]]":
+    """A bar over all steps of all runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading the data", total=None)
+
+        def show(stand: "Stand") -> None:
+            progress.update(task, completed=stand.done, total=stand.total, description=stand.doing)
+
+        yield show
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not words:
+        raise argparse.ArgumentTypeError("must be a list of names, as in bn,bnp")
+    return words
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in _words(text))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(_number(word, float, "finite numbers above 0", lambda x: 0 < x < math.inf) for word in _words(text))
+
+
+def _epochs(text: str) -> int | dict[int, int]:
+    if "=" not in text:
+        return positive(text)
+    pairs = [word.partition("=") for word in _words(text)]
+    return {_sizes(size)[0]: positive(number) for size, _, number in pairs}
+
+
+def _number(word: str, kind: type[N], words: str, allowed: Callable[[N], bool]) -> N:
+    try:
+        number = kind(word)
+    except ValueError:
+        number = None
+    if number is None or not allowed(number):
+        raise argparse.ArgumentTypeError(f"must be {words}, separated by commas, not {word!r}")
+    return number

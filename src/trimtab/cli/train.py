@@ -1,0 +1,98 @@
+"""`trimtab train`: from what a person typed to a run in its folder."""
+
+import argparse
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.common import CommandError, add_machine, add_settings, given_settings, need, typed
+
+if TYPE_CHECKING:
+    from trimtab.cli.common import Commands
+    from trimtab.training.run import Ending
+    from trimtab.training.session import Session
+    from trimtab.training.settings import Settings
+
+STATUS = {"finished": 0, "diverged": 3, "interrupted": 130}
+
+
+def add(commands: "Commands") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "train",
+        help="train a network of the papers by any method on any of the data sets",
+        description="What is not given is taken from the recipe of the paper that the network is from.",
+    )
+    parser.add_argument("--config", type=Path, help="YAML file with settings; flags go before it")
+    parser.add_argument("--out", type=Path, help="folder of the run (runs/DATA-NETWORK-METHOD-BATCH-SEED)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+    parser.add_argument("--force", action="store_true", help="overwrite the run in that folder")
+    add_machine(parser)
+    parser.add_argument("--checkpoint-seconds", type=float, default=30.0, help="between two of them (%(default)s)")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    add_settings(parser, "settings of the run")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train one network."""
+    need("rich", "yaml")
+    try:
+        return _train(options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _train(options: argparse.Namespace) -> int:
+    """Start a run, or go on with one, and say how it ended; if something is wrong, nothing is written."""
+    from rich.console import Console
+
+    from trimtab.training.display import display
+    from trimtab.training.folder import resumed_settings
+    from trimtab.training.launch import launch
+    from trimtab.training.recipes import resolve
+    from trimtab.training.run import device_named
+    from trimtab.training.session import Session
+    from trimtab.training.settings import Settings
+
+    if options.resume and options.force:
+        raise ValueError("--resume goes on with a run and --force overwrites it; give one of them")
+    told = given_settings(options)
+    out: Path = options.out
+    if options.resume and out is not None:
+        settings = resumed_settings(out, told)
+    else:
+        settings = resolve(Settings(**told))
+        out = out or Path("runs") / default_name(settings)
+        if options.resume:
+            settings = resumed_settings(out, told)
+    session = Session(settings, device_named(options.device), options.data_root)
+    with nullcontext() if options.quiet else display(out.name) as show:
+        ending = launch(
+            session,
+            out,
+            resume=options.resume,
+            force=options.force,
+            command=typed(),
+            show=show,
+            checkpoint_seconds=options.checkpoint_seconds,
+        )
+    Console().print(sentence(ending, session, out), highlight=False, soft_wrap=True)
+    return STATUS[ending.verdict]
+
+
+def default_name(settings: "Settings") -> str:
+    """A folder name that tells the run."""
+    parts = (settings.data, settings.network, settings.method, f"b{settings.batch_size}", f"s{settings.seed}")
+    return "-".join(parts)
+
+
+def sentence(ending: "Ending", session: "Session", out: Path) -> str:
+    """How a run ended, for a person."""
+    if ending.verdict == "diverged":
+        return f"Diverged at step {session.step}: the loss left all bounds. Records: {out}"
+    if ending.verdict == "interrupted":
+        return f"Interrupted at step {session.step} of {session.total}; go on with: trimtab train --resume --out {out}"
+    last = ending.evaluations[-1]
+    result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
+    return f"Finished {session.total} steps: {last.part} {result}. Records: {out}"

@@ -1,0 +1,58 @@
+"""A training run as its records tell it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.records.events import EVENTS, Evaluated, RunEnded, RunStarted, Trained, read_events
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a run has written down so far.
+
+    Attributes:
+        folder: Where.
+        started: How it began, with its settings.
+        trained: The stretches of training.
+        evaluated: The evaluations.
+        ended: How it ended; None while it runs, and after a crash.
+    """
+
+    folder: Path
+    started: RunStarted
+    trained: tuple[Trained, ...]
+    evaluated: tuple[Evaluated, ...]
+    ended: RunEnded | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "History":
+        """The history in a folder.
+
+        Raises:
+            ValueError: If there is none, or if its records are not a run's.
+        """
+        path = folder / EVENTS
+        try:
+            events = list(read_events(path))
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        if not events or not isinstance(events[0], RunStarted):
+            raise ValueError(f"{path} does not begin with the start of a run.")
+        return cls(
+            folder,
+            events[0],
+            tuple(event for event in events if isinstance(event, Trained)),
+            tuple(event for event in events if isinstance(event, Evaluated)),
+            events[-1] if isinstance(events[-1], RunEnded) else None,
+        )
+
+
+def find_runs(folders: Iterable[Path]) -> Iterator[Path]:
+    """The folders of runs in and below these, each once, in the order of their names."""
+    seen = set()
+    for folder in folders:
+        for events in sorted(folder.rglob(EVENTS)):
+            if events.resolve() not in seen:
+                seen.add(events.resolve())
+                yield events.parent

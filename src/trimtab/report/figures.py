@@ -1,0 +1,158 @@
+"""All figures of a report by name, and their way into files."""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from trimtab.records import Comparison, whole_file
+from trimtab.report.axes import RC
+from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
+from trimtab.report.material import Material, Panel, Subject
+from trimtab.report.styles import styles
+from trimtab.report.words import heading, listed, slug, title
+
+KINDS = ("png", "pdf", "svg")
+Part = Literal["overview", "curves", "tuning"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """A figure that can be drawn.
+
+    The overview of several networks is for papers; on the page each network has its own, which fits a narrow screen.
+
+    Attributes:
+        name: For a file.
+        part: What it shows.
+        alt: What it shows, in words.
+        draw: Draws it.
+        subject: What it is of.
+        panel: The panel, if it is of one.
+        network: The network, if it is of one.
+        against: What is on the x axis of curves.
+    """
+
+    name: str
+    part: Part
+    alt: str
+    draw: Callable[[], Figure]
+    subject: Subject
+    panel: Panel | None = None
+    network: str | None = None
+    against: Literal["", "steps", "time"] = ""
+
+
+def figures(material: Material) -> list[NamedFigure]:
+    """All figures: overviews, curves against steps and against time, and what was tuned."""
+    seen: Counter[str] = Counter()
+    found = []
+    for figure in (figure for subject in material.subjects for figure in _of(subject)):
+        seen[figure.name] += 1
+        # Names of networks may differ only in letters that a file's name cannot have.
+        number = f"-{seen[figure.name]}" if seen[figure.name] > 1 else ""
+        found.append(replace(figure, name=figure.name + number))
+    return found
+
+
+def _of(subject: Subject) -> list[NamedFigure]:
+    found = _overviews(subject)
+    compared = [(cell.method, heading(cell.method)) for panel in subject.panels for cell in panel.cells]
+    looks = styles([*compared, *((curve.method, curve.label) for _, curve in subject.curves)])
+    for panel in subject.panels:
+        if panel.curves:
+            what = f"{panel.part} {panel.metric} (solid) and training loss (dashed)".capitalize()
+            of = listed(curve.label for curve in panel.curves)
+            for against in ("steps", "time"):
+                alt = f"{what} of {of} against training {against}: {panel.title}."
+                draw = partial(draw_curves, panel, looks, against)
+                name = f"{subject.name}curves-{panel.name}-{against}"
+                found.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
+    for panel in subject.panels:
+        if any(len(cell.candidates) > 1 for cell in panel.cells):
+            of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)
+            alt = f"Validation {panel.metric} of {of} against learning rate: {panel.title}."
+            draw = partial(draw_tuning, panel, looks)
+            found.append(NamedFigure(f"{subject.name}tuning-{panel.name}", "tuning", alt, draw, subject, panel))
+    return found
+
+
+def _overviews(subject: Subject) -> list[NamedFigure]:
+    comparison = subject.comparison
+    if comparison is None or len({cell.batch_size for cell in comparison.cells if cell.trials}) < 2:
+        return []
+    networks = list(dict.fromkeys(cell.network for cell in comparison.cells))
+    found = []
+    for group in ([networks] if len(networks) > 1 else []) + [[network] for network in networks]:
+        whole = group == networks
+        note = _note(comparison) if len(group) > 1 else ""  # the page says it elsewhere
+        alt = f"Test {comparison.metric} against batch size: {listed(map(title, group))}."
+        name = f"{subject.name}overview" + ("" if whole else f"-{slug(group[0])}")
+        draw = partial(draw_overview, comparison, group, note)
+        found.append(NamedFigure(name, "overview", alt, draw, subject, network=group[0] if len(group) == 1 else None))
+    return found
+
+
+def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
+    """A figure as the content of a file; the same bytes every time.
+
+    Raises:
+        ValueError: If there is no such kind of file.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"figures can be had as {listed(KINDS)}, not as {kind!r}")
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+    buffer = io.BytesIO()
+    with mpl.rc_context(RC):
+        draw().savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
+
+
+def save(figure: NamedFigure, path: Path) -> None:
+    """A figure as a file, whole or not at all; its kind is how the name ends.
+
+    Raises:
+        ValueError: If there is no such kind of file.
+    """
+    _save(figure.draw, path)
+
+
+def _save(draw: Callable[[], Figure], path: Path) -> None:
+    content = rendered(draw, path.suffix[1:])
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def draw(comparison: Comparison, path: Path) -> None:
+    """The overview of a comparison as a file: test result against batch size, one panel per network.
+
+    Raises:
+        ValueError: If there is no such kind of file.
+    """
+    networks = list(dict.fromkeys(cell.network for cell in comparison.cells))
+    _save(partial(draw_overview, comparison, networks, _note(comparison)), path)
+
+
+def _note(comparison: Comparison) -> str:
+    train, validation, test = comparison.parts
+    parts = f"{train} samples to train on, {validation} to choose the learning rate, {test} to test"
+    return f"{comparison.data}: {parts}. {comparison.machine}."
+
+
+def write_figures(material: Material, folder: Path, kinds: Iterable[str] = ("png", "pdf")) -> list[Path]:
+    """All figures as files in a folder; returns which."""
+    kinds = tuple(kinds)
+    if kinds:
+        folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for figure in figures(material):
+        for kind in kinds:
+            written.append(folder / f"{figure.name}.{kind}")
+            save(figure, written[-1])
+    return written

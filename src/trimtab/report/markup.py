@@ -1,0 +1,95 @@
+"""Small pieces of HTML. What comes from records is escaped here and nowhere else."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+from trimtab.report.styles import DARK, LIGHT
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def text(content: object) -> Markup:
+    """Anything as HTML; what is HTML already stays as it is."""
+    return content if isinstance(content, Markup) else Markup(escape(str(content)))
+
+
+def element(name: str, *content: object, **attributes: str) -> Markup:
+    """An element. Attributes that are Python's words have an underscore behind them."""
+    told = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{told}>{''.join(map(text, content))}</{name}>")
+
+
+def table(
+    head: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    label: str,
+    *,
+    headers: int = 1,
+    words: bool = False,
+    caption: str = "",
+) -> Markup:
+    """A table in a box of its own, which scrolls where the screen is too narrow.
+
+    Args:
+        head: The columns' names.
+        rows: The rows.
+        label: What the table is, for who cannot see it.
+        headers: How many cells at the beginning of a row say what the row is about.
+        words: Whether there are words in it rather than numbers.
+        caption: What stands above it.
+    """
+    lines = []
+    for row in rows:
+        cells = [element("th", cell, scope="row") for cell in row[:headers]]
+        cells += [element("td", cell) for cell in row[headers:]]
+        lines.append(element("tr", *cells))
+    names = [element("th", cell, scope="col", class_="name") for cell in head[:headers]]
+    columns = element("thead", element("tr", *names, *(element("th", cell, scope="col") for cell in head[headers:])))
+    above = element("caption", element("span", caption)) if caption else ""
+    content = element("table", above, columns, element("tbody", *lines), class_="words" if words else "numbers")
+    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def folded(summary: str, content: object) -> Markup:
+    """Something that shows when its summary is clicked on, or entered from the keyboard."""
+    return element("details", element("summary", summary), content)
+
+
+def paragraphs(sentences: Iterable[object]) -> Markup:
+    """A list of sentences; a single one is a paragraph."""
+    found = list(sentences)
+    if len(found) == 1:
+        return element("p", found[0])
+    return element("ul", *(element("li", one) for one in found))
+
+
+def document(title: str, body: Iterable[object]) -> str:
+    """A whole page."""
+    head = (
+        '<meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<link rel="icon" href="data:,">'
+    )
+    content = "\n".join(map(text, body))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}{element("title", title)}<style>\n{_style()}</style></head>\n'
+        f"<body><main>\n{content}\n</main></body></html>\n"
+    )
+
+
+def _style() -> str:
+    def colors(palette: dict[str, str]) -> str:
+        return " ".join(f"--{name}: {color};" for name, color in palette.items())
+
+    dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {colors(DARK)} }} }}\n"
+    sheet = (files("trimtab.report") / "style.css").read_text(encoding="utf-8")
+    return f":root {{ color-scheme: light dark; {colors(LIGHT)} }}\n{dark}{sheet}"

@@ -1,0 +1,98 @@
+"""The page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trimtab.records import whole_file
+from trimtab.report import sections
+from trimtab.report.figures import NamedFigure, figures, rendered
+from trimtab.report.markup import Markup, document, element, folded, paragraphs
+from trimtab.report.material import Material, Subject
+from trimtab.report.svg import inline
+
+
+def write_page(material: Material, path: Path) -> None:
+    """The page as a file, whole or not at all. The same records give the same page."""
+    content = page(material).encode()
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def page(material: Material) -> str:
+    """One self-contained page, without scripts and without requests to anywhere."""
+    drawn = figures(material)
+    several = len(material.subjects) > 1
+    body: list[object] = []
+    if several:
+        name = f"{len(material.subjects)} comparisons and groups of runs"
+        body.append(element("h1", name))
+    else:
+        name = sections.title(material.subjects[0])
+    for number, subject in enumerate(material.subjects, start=1):
+        own = [figure for figure in drawn if figure.subject is subject]
+        body += _subject(subject, own, number, level=2 if several else 1)
+    if material.problems:
+        body += [element("h2", "Records that cannot be read"), paragraphs(material.problems)]
+    return document(name, body)
+
+
+def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level: int) -> list[object]:
+    comparison = subject.comparison
+    parts: list[tuple[str, list[object]]] = [
+        ("Verdict", [element("p", sections.verdict(subject), class_="verdict")]),
+        ("Results", sections.results(subject)),
+    ]
+    overviews = [figure for figure in drawn if figure.part == "overview" and figure.network is not None]
+    if comparison is not None and overviews:
+        words = "Means over the seeds; the bars are their ranges."
+        cards = [_card([figure], sections.result_table(comparison, figure.network)) for figure in overviews]
+        parts.append(("Overview", [element("p", words, class_="note"), _cards(cards)]))
+    parts.append(("Curves", _curves(subject, [figure for figure in drawn if figure.part == "curves"], number)))
+    if comparison is not None:
+        content: list[object] = [element("p", sections.about_tuning(comparison))]
+        tuned = [(figure, figure.panel.cells) for figure in drawn if figure.part == "tuning" and figure.panel]
+        if tuned:
+            cards = [_card([figure], sections.candidates(cells, comparison)) for figure, cells in tuned]
+            content += [
+                _cards(cards),
+                folded("All learning rates of all methods", sections.candidates(comparison.cells, comparison)),
+            ]
+        parts.append(("How the learning rates were chosen", content))
+    parts += [
+        ("Settings", sections.settings(subject)),
+        ("How to make it again", sections.commands(subject)),
+        ("Hardware and versions", [sections.hardware(subject)]),
+        ("Notes", [paragraphs(sections.notes(subject))]),
+    ]
+    found = [element("section", element(f"h{level + 1}", name), *content) for name, content in parts]
+    return [element(f"h{level}", sections.title(subject)), *found]
+
+
+def _curves(subject: Subject, drawn: Sequence[NamedFigure], number: int) -> list[object]:
+    if not drawn:
+        return [element("p", "There are no curves yet: no run at a chosen learning rate has been recorded.")]
+    cards = []
+    for panel in subject.panels:
+        own = [figure for figure in drawn if figure.panel is panel]
+        if own:
+            cards.append(_card(own, sections.values(panel), sections.endings(panel)))
+    choices = [
+        Markup(f'<label><input type="radio" name="against-{number}" class="by-{name}"{checked}>{words}</label>')
+        for name, words, checked in (("steps", "steps", " checked"), ("time", "training time", ""))
+    ]
+    switch = element("fieldset", element("legend", "Curves against"), *choices)
+    return [element("p", sections.about_curves(subject), class_="note"), switch, _cards(cards)]
+
+
+def _cards(cards: Sequence[Markup]) -> Markup:
+    return element("div", *cards, class_="cards")
+
+
+def _card(drawn: Sequence[NamedFigure], values: Markup, sentences: Sequence[str] = ()) -> Markup:
+    """A figure (or the same against steps and against time) with its values, folded away, and what is to be said."""
+    images = []
+    for figure in drawn:
+        image = Markup(inline(rendered(figure.draw, "svg"), f"{figure.name}-", figure.alt))
+        images.append(element("div", image, class_=f"against-{figure.against}") if figure.against else image)
+    below = [element("figcaption", *(element("div", one) for one in sentences))] if sentences else []
+    return element("figure", *images, *below, folded("Values", values), class_="card")

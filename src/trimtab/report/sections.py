@@ -1,0 +1,251 @@
+"""What stands on the page beside the figures."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from trimtab.records import Cell, Comparison, History
+from trimtab.report.conclusion import conclusion
+from trimtab.report.markup import Markup, element, table
+from trimtab.report.material import IMMATERIAL, PANEL, Panel, Subject, differing, setting
+from trimtab.report.standing import diverged, leaders, methods, rows
+from trimtab.report.table import notes as table_notes
+from trimtab.report.table import rates, table_title
+from trimtab.report.words import batch, counted, heading, listed, number, ranged, shown
+
+
+def title(subject: Subject) -> str:
+    """What is compared on what data."""
+    if subject.comparison is not None:
+        return f"{listed(map(heading, methods(subject.comparison)))} on {subject.comparison.data}"
+    data = dict.fromkeys(str(run.started.settings["data"]) for run in _runs(subject))
+    return f"{counted(len(_runs(subject)), 'run')} on {listed(data)}"
+
+
+def verdict(subject: Subject) -> str:
+    """What it shows."""
+    if subject.comparison is not None:
+        return subject.comparison.conclusion or conclusion(subject.comparison)
+    words = [_ending(run) for run in _runs(subject)]
+    return f"{counted(len(words), 'run')}: {listed(f'{words.count(word)} {word}' for word in dict.fromkeys(words))}."
+
+
+def results(subject: Subject) -> list[object]:
+    """The table of results, with what must be known to read it."""
+    if subject.comparison is None:
+        return [_loose_results(subject)]
+    comparison = subject.comparison
+    notes = table_notes(comparison).split("\n")
+    return [result_table(comparison), element("p", *_broken_lines(notes), class_="note")]
+
+
+def result_table(comparison: Comparison, network: str | None = None) -> Markup:
+    """Means, ranges and learning rates; of one network or of all."""
+    order = methods(comparison)
+    lines = []
+    for (name, size), row in rows(comparison).items():
+        if network in (None, name):
+            bold = leaders(row, comparison.metric)
+            cells = [_result(row.get(method), comparison, bold=method in bold) for method in order]
+            lines.append([name, batch(size), *cells])
+    head = ["network", "batch", *map(heading, order)]
+    return table(head, lines, "results", headers=2, caption=table_title(comparison))
+
+
+def _result(cell: Cell | None, comparison: Comparison, *, bold: bool) -> object:
+    if cell is None:
+        return ""
+    if cell.why_not or cell.mean is None:
+        return "–" if cell.why_not or comparison.finished else "…"
+    mean = element("b" if bold else "span", shown(cell.mean, comparison.metric))
+    spread = f" {ranged(cell.values, comparison.metric)}" if len(cell.trials) > 1 else ""
+    below = [f"{cell.lr:g}{'*' if cell.lr_at_edge else ''}"] if cell.lr is not None else []
+    if diverged(cell):
+        below.append(f"{diverged(cell)} of {len(cell.trials)} diverged")
+    if len(cell.trials) < comparison.seeds:
+        below.append(f"{len(cell.trials)} of {comparison.seeds} done")
+    return Markup(element("span", mean, spread) + "".join(element("small", line) for line in below))
+
+
+def _loose_results(subject: Subject) -> Markup:
+    lines = []
+    for panel, curve in subject.curves:
+        last = [run.evaluated[-1] for run in curve.runs if run.evaluated and _ending(run) == "finished"]
+        values = [v for v in (e.accuracy if panel.metric == "accuracy" else e.loss for e in last) if v is not None]
+        value = shown(fmean(values), panel.metric) if values else "–"
+        if len(values) > 1:
+            value += f" {ranged(values, panel.metric)}"
+        unit = "accuracy in %" if panel.metric == "accuracy" else "loss"
+        kind = f"{last[-1].part} {unit}" if last else "–"
+        words = [_ending(run) for run in curve.runs]
+        states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        lines.append([panel.title, curve.label, states, kind, element("span", value)])
+    head = ["network and batch size", "runs of", "how they ended", "measured", "at the end"]
+    return table(head, lines, "results", headers=2, words=True, caption="Means over finished runs [range]")
+
+
+def about_curves(subject: Subject) -> str:
+    """How to read the curves."""
+    measured = dict.fromkeys(f"{panel.part} {panel.metric}" for panel in subject.panels if panel.curves)
+    sentences = [
+        f"Solid: {listed(measured)}; dashed: training loss, in means over stretches of its steps.",
+        "Lines are means over the seeds, shades their ranges.",
+        "A mean ends where its first run ends; what other runs have beyond that is drawn thin, run by run.",
+        "× is where a run diverged. Time is training time without evaluation, the mean over the seeds at each step.",
+    ]
+    if subject.comparison is not None and subject.comparison.side_by_side > 1:
+        sentences.append(f"{subject.comparison.side_by_side} runs shared the machine at a time.")
+    return " ".join(sentences)
+
+
+def endings(panel: Panel) -> list[str]:
+    """Which runs of a panel did not finish, in words."""
+    sentences = []
+    for curve in panel.curves:
+        for word in dict.fromkeys(_ending(run) for run in curve.runs):
+            runs = [run for run in curve.runs if _ending(run) == word]
+            if word != "finished":
+                steps = listed(sorted({_last_step(run) for run in runs}))
+                sentences.append(f"{curve.label}: {len(runs)} of {len(curve.runs)} {word}, at step {steps}.")
+    return sentences
+
+
+def about_tuning(comparison: Comparison) -> str:
+    """How learning rates were chosen."""
+    if not any(cell.candidates for cell in comparison.cells):
+        return f"{rates(comparison)}."
+    _, validation, test = comparison.parts
+    better = "highest accuracy" if comparison.metric == "accuracy" else "lowest loss"
+    counts = {len(cell.candidates) for cell in comparison.cells if cell.candidates}
+    fair = ", the same number for each method" if len(counts) == 1 else ""
+    return (
+        f"{rates(comparison)}{fair}: that with the {better} on {validation} validation samples was taken "
+        f"(a ring in the figures); the {test} test samples had no part in it. × diverged."
+    )
+
+
+def candidates(cells: Sequence[Cell], comparison: Comparison) -> Markup:
+    """What each learning rate gave on validation data."""
+    tried = sorted({candidate.lr for cell in cells for candidate in cell.candidates})
+    lines = []
+    for cell in cells:
+        if cell.candidates:
+            values = {candidate.lr: candidate for candidate in cell.candidates}
+            entries: list[object] = []
+            for lr in tried:
+                value = values[lr].value if lr in values else None
+                word = "" if lr not in values else "diverged" if value is None else shown(value, comparison.metric)
+                entries.append(element("b", word) if lr == cell.lr else word)
+            lines.append([cell.network, batch(cell.batch_size), heading(cell.method), *entries])
+    kind = "Validation accuracy in %" if comparison.metric == "accuracy" else "Validation loss"
+    head = ["network", "batch", "method", *(f"{lr:g}" for lr in tried)]
+    caption = f"{kind} by learning rate; bold: chosen"
+    return table(head, lines, "candidates", headers=3, caption=caption)
+
+
+def settings(subject: Subject) -> list[object]:
+    """Settings: those that all runs share, then those in which they differ."""
+    runs = _runs(subject)
+    if not runs:
+        return [element("p", "No run at a chosen learning rate has been recorded yet.")]
+    told: list[Mapping[str, Any]] = [run.started.settings for run in runs]
+    apart = [name for name in differing(told) if name not in IMMATERIAL]
+    shared = {name: setting(value) for name, value in told[0].items() if name not in apart and value is not None}
+    for name in IMMATERIAL:
+        values = sorted({setting(one[name]) for one in told if one.get(name) is not None}, key=_natural)
+        if values:
+            shared[name] = listed(values)
+    lines = [(name.replace("_", " "), value) for name, value in shared.items()]
+    found = [table(["setting", "value"], lines, "settings of all runs", words=True, caption="Of all runs")]
+    named = [name for name in (*PANEL, "method") if name in apart]
+    apart = [*named, *(name for name in apart if name not in named)]
+    if len(apart) > len(named):
+        single = dict.fromkeys(tuple(setting(one.get(name)) for name in apart) for one in told)
+        head = [name.replace("_", " ") for name in apart]
+        caption = "Of single runs"
+        found.append(table(head, list(single), caption, headers=len(named), words=True, caption=caption))
+    return [element("div", *found, class_="beside")]
+
+
+def commands(subject: Subject) -> list[object]:
+    """What to type."""
+    typed = [subject.comparison.command] if subject.comparison else [run.started.command for run in _runs(subject)]
+    return [element("pre", element("code", "\n".join(dict.fromkeys(typed))), tabindex="0")]
+
+
+def hardware(subject: Subject) -> Markup:
+    """On what it ran."""
+    comparison = subject.comparison
+    machines = dict.fromkeys([comparison.machine] if comparison else [run.started.machine for run in _runs(subject)])
+    lines: list[tuple[str, object]] = [("hardware", "; ".join(machines))]
+    if comparison:
+        lines.append(("runs at a time", comparison.side_by_side))
+    versions: dict[str, dict[str, None]] = {}
+    for told in [comparison.versions] if comparison else [run.started.versions for run in _runs(subject)]:
+        for name, version in told.items():
+            versions.setdefault(name, {})[version] = None
+    lines += [(name, listed(found)) for name, found in versions.items()]
+    sizes = [run.started.parameters for run in _runs(subject)]
+    if sizes:
+        least, most = min(sizes), max(sizes)
+        lines.append(("parameters of the networks", f"{least:,}" if least == most else f"{least:,} to {most:,}"))
+    return table(["what", "which"], lines, "hardware and versions", words=True)
+
+
+def notes(subject: Subject) -> list[str]:
+    """What did not go as planned."""
+    found = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in endings(panel)]
+    if subject.comparison is not None:
+        train, validation, test = subject.comparison.parts
+        found.insert(0, f"Data: {train} samples to train on, {validation} for validation, {test} for the test.")
+        found += [
+            f"{heading(c.method)} cannot train {c.network} at batch size {batch(c.batch_size)}: {c.why_not}"
+            for c in subject.comparison.cells
+            if c.why_not
+        ]
+        if not subject.comparison.finished:
+            found.append("The comparison is not finished; the same command goes on with it.")
+    return found or ["All runs finished."]
+
+
+def values(panel: Panel) -> Markup:
+    """The values of a panel's curves."""
+    unit = "accuracy in %" if panel.metric == "accuracy" else "loss"
+    head = ["curve", "step", "seconds", f"{panel.part} {unit}", "range", "training loss"]
+    lines = []
+    for curve in panel.curves:
+        measured, trained = curve.line("measured", panel.metric), curve.line("trained", panel.metric)
+        if measured.mean is None:
+            continue
+        losses = trained.mean.at(measured.mean.steps).values if trained.mean is not None else None
+        for i, (step, seconds, value) in enumerate(measured.mean.rows()):
+            spread = ranged([measured.low[i], measured.high[i]], panel.metric)
+            loss = number(losses[i]) if losses is not None else "–"
+            lines.append([curve.label, f"{step:.0f}", number(seconds), shown(value, panel.metric), spread, loss])
+    return table(head, lines, f"values: {panel.title}")
+
+
+def _runs(subject: Subject) -> list[History]:
+    return [run for _, curve in subject.curves for run in curve.runs]
+
+
+def _ending(run: History) -> str:
+    return run.ended.verdict if run.ended is not None else "not finished"
+
+
+def _last_step(run: History) -> int:
+    if run.ended is not None:
+        return run.ended.step
+    return max([event.step for event in run.trained] + [event.step for event in run.evaluated], default=0)
+
+
+def _natural(word: str) -> tuple[int, str]:
+    """A key by which 10 comes after 9."""
+    return len(word), word
+
+
+def _broken_lines(lines: Sequence[str]) -> list[object]:
+    found: list[object] = []
+    for line in lines:
+        found += [line, Markup("<br>")]
+    return found[:-1]

@@ -1,0 +1,67 @@
+"""Who is how good in which setting, for tables and sentences alike."""
+
+import math
+
+from trimtab.records import Cell, Comparison, Metric
+
+Setting = tuple[str, int]
+"""Network and batch size."""
+Row = dict[str, Cell]
+"""The cells of one setting, by method."""
+
+
+def rows(comparison: Comparison) -> dict[Setting, Row]:
+    """The cells by setting and method, in their order."""
+    found: dict[Setting, Row] = {}
+    for cell in comparison.cells:
+        found.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
+    return found
+
+
+def methods(comparison: Comparison) -> list[str]:
+    """The methods, in their order."""
+    return list(dict.fromkeys(cell.method for cell in comparison.cells))
+
+
+def means(row: Row) -> dict[str, float]:
+    """The methods that have results, with their means."""
+    return {method: cell.mean for method, cell in row.items() if cell.mean is not None}
+
+
+def best(row: Row, metric: Metric) -> float | None:
+    """The best mean; None if no method has one that is finite."""
+    finite = [mean for mean in means(row).values() if math.isfinite(mean)]
+    if not finite:
+        return None
+    return max(finite) if metric == "accuracy" else min(finite)
+
+
+def leaders(row: Row, metric: Metric) -> list[str]:
+    """The methods with the best mean, and those whose range over the seeds overlaps the range of one of these."""
+    top = best(row, metric)
+    able = {method: cell for method, cell in row.items() if math.isfinite(means(row).get(method, math.inf))}
+    first = [cell for cell in able.values() if cell.mean == top]
+    return [method for method, cell in able.items() if any(_overlap(cell, one) for one in first)]
+
+
+def _overlap(a: Cell, b: Cell) -> bool:
+    return min(a.values) <= max(b.values) and min(b.values) <= max(a.values)
+
+
+def complete(row: Row, comparison: Comparison) -> bool:
+    """Whether no method of a setting has runs to come."""
+    return comparison.finished or all(cell.why_not or len(cell.trials) >= comparison.seeds for cell in row.values())
+
+
+def diverged(cell: Cell) -> int:
+    """How many runs at the chosen learning rate diverged."""
+    return sum(trial.diverged for trial in cell.trials)
+
+
+def reasons(comparison: Comparison) -> dict[str, list[Cell]]:
+    """Why methods cannot train, each reason once, with the cells it holds for."""
+    found: dict[str, list[Cell]] = {}
+    for cell in comparison.cells:
+        if cell.why_not:
+            found.setdefault(cell.why_not, []).append(cell)
+    return found

@@ -1,0 +1,110 @@
+"""What the lines of a figure look like.
+
+The colours are Okabe and Ito's, which colour-blind readers can tell apart, darkened for a light background and
+lightened for a dark one where lines would be too faint. Figures are drawn in the light ones; in the page each stands
+for a variable of the style sheet, so that one drawing suits both backgrounds. Markers and dashes differ too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Literal
+
+Dashes = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
+LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1b1f24",
+    "muted": "#57606a",
+    "grid": "#d8dce1",
+    "grey": "#7d7d7d",
+    "blue": "#0072b2",
+    "orange": "#bf8300",
+    "vermillion": "#d55e00",
+    "green": "#009e73",
+    "purple": "#b85c90",
+    "sky": "#2d93cf",
+    "olive": "#8a8300",
+}
+DARK = {
+    "paper": "#15181c",
+    "ink": "#e8eaed",
+    "muted": "#a3abb5",
+    "grid": "#3a4048",
+    "grey": "#a0a0a0",
+    "blue": "#3d9fe0",
+    "orange": "#e69f00",
+    "vermillion": "#f0742a",
+    "green": "#1fbd8f",
+    "purple": "#d98bb8",
+    "sky": "#7cc8f5",
+    "olive": "#d9ce3f",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one line is drawn.
+
+    Attributes:
+        color: A name in the palettes.
+        marker: Its marker.
+        line: Its dashes where all lines of a figure are of one kind.
+        hollow: Whether the marker is empty.
+    """
+
+    color: str
+    marker: str
+    line: Dashes
+    hollow: bool = False
+
+    @property
+    def ink(self) -> str:
+        """The colour on paper."""
+        return LIGHT[self.color]
+
+    @property
+    def measured(self) -> Dashes:
+        """Dashes of what is measured on held-out data: a solid line, in the second round one with small gaps."""
+        return (0, (9.0, 1.5)) if self.hollow else "-"
+
+    @property
+    def trained(self) -> Dashes:
+        """Dashes of the training loss: dashed, in the second round finer."""
+        return (0, (1.5, 1.5)) if self.hollow else (0, (4.0, 2.0))
+
+
+FIXED = {
+    "vanilla": Style("grey", "s", ":"),
+    "bn": Style("blue", "^", "--"),
+    "ln": Style("orange", "D", "-."),
+    "bnp": Style("vermillion", "o", "-"),
+}
+FREE = (
+    Style("green", "v", (0, (5.0, 1.0))),
+    Style("purple", "P", (0, (3.0, 1.0, 1.0, 1.0))),
+    Style("ink", "X", (0, (1.0, 1.0))),
+    Style("sky", "<", (0, (8.0, 2.0))),
+    Style("olive", ">", (0, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0))),
+)
+
+
+def styles(lines: Iterable[tuple[str, str]]) -> dict[str, Style]:
+    """A style for each label, given methods and labels in order.
+
+    The first line of a well-known method gets that method's own style. The others get what is left, then all colours
+    once more, each with another marker, which is empty, and other dashes: eighteen lines can be told apart.
+    """
+    found: dict[str, Style] = {}
+    waiting = []
+    for method, label in dict.fromkeys(lines):
+        if method in FIXED and FIXED[method] not in found.values():
+            found[label] = FIXED[method]
+        else:
+            waiting.append(label)
+    everything = [*FREE, *FIXED.values()]
+    left = [style for style in everything if style not in found.values()]
+    again = [
+        replace(style, marker=other.marker, line=other.line, hollow=True)
+        for style, other in zip(everything, everything[5:] + everything[:5], strict=True)
+    ]
+    return found | dict(zip(waiting, cycle(left + again), strict=False))

@@ -1,0 +1,67 @@
+"""A run in its folder: begun or taken up, and trained to its end."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from platform import python_version
+
+import torch
+
+import trimtab
+from trimtab.training import folder as folders
+from trimtab.training.run import CHECKPOINT, Ending, Progress, Run
+from trimtab.training.session import Session
+
+
+class CannotTrain(ValueError):  # noqa: N818
+    """Not even the first step could be taken, as with BatchNorm on one row."""
+
+
+def launch(
+    session: Session,
+    folder: Path,
+    *,
+    resume: bool,
+    force: bool = False,
+    command: str,
+    show: Callable[[Progress], None] | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> Ending:
+    """Train a session in its folder.
+
+    Args:
+        session: What is trained.
+        folder: For settings, records and checkpoints.
+        resume: Whether to go on with the run that is there; without a checkpoint it begins anew.
+        force: Whether to overwrite a run that is there.
+        command: What was typed.
+        show: Told from time to time how far it is.
+        checkpoint_seconds: Time between two checkpoints.
+
+    Raises:
+        CannotTrain: If the first step fails; nothing is left in the folder then.
+        ValueError: If the folder is another's, or cannot be written to.
+    """
+    with folders.locked(folder):
+        if not resume:
+            folders.begin(folder, session.settings, force=force)
+        run = Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)
+        if resume and (folder / CHECKPOINT).exists():
+            run.resume()
+        else:
+            run.begin(command, versions(), asdict(session.settings))
+        try:
+            return run.train()
+        except ValueError as error:
+            if session.step > 0:
+                raise
+            folders.remove(folder)
+            with suppress(OSError):  # something else is in it
+                folder.rmdir()
+            raise CannotTrain(str(error)) from error
+
+
+def versions() -> dict[str, str]:
+    """What a run depends on."""
+    return {"trimtab": trimtab.__version__, "torch": torch.__version__, "python": python_version()}

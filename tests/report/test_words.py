@@ -1,0 +1,160 @@
+"""Sentences and tables from made-up results."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from tests.report.helpers import NASTY, TEN
+from trimtab.records import Candidate, Cell, Comparison, Metric, Trial
+from trimtab.report import conclusion, table
+from trimtab.report.words import number, slug
+
+
+def cell(network: str, size: int, method: str, *values: float, lr: float = 0.1, why_not: str | None = None) -> Cell:
+    tried = tuple(Candidate(rate, 0.5, 1.0, "c") for rate in (0.03, 0.1, 0.3))
+    trials = tuple(Trial(seed, value, math.isinf(value), "t") for seed, value in enumerate(values))
+    return Cell(network, size, method, 5, None, "sgd", tried, lr if values else None, trials, why_not)
+
+
+CELLS = (
+    cell("mlp", 64, "vanilla", 0.8, 0.9),
+    cell("mlp", 64, "bn", 0.95, 0.97),
+    cell("mlp", 64, "bnp", 0.9, 0.9),
+    cell("mlp", 1, "vanilla", 0.5, 0.6),
+    cell("mlp", 1, "bn", why_not="one row has no variance."),
+    cell("mlp", 1, "bnp", 0.9, 0.0, lr=0.3),
+)
+
+
+def comparison(*cells: Cell, metric: Metric = "accuracy", finished: bool = True) -> Comparison:
+    seeds = max(len(cell.trials) for cell in cells)
+    parts = (1000, 397, 400)
+    return Comparison("trimtab demo", "made up", parts, metric, "none", {}, 1, seeds, finished, cells)
+
+
+def printed(told: Comparison) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table(told))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    return text
+
+
+def bold(told: Comparison) -> list[str]:
+    console = Console(width=80, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(table(told))
+    pieces = console.export_text(styles=True).split("\x1b[1m")[1:]
+    texts = [piece.split("\x1b")[0].strip() for piece in pieces]
+    return [text for text in texts if text[:1].isdigit()]  # not the headings
+
+
+def test_the_sentence_says_what_there_is() -> None:
+    assert conclusion(comparison(*CELLS)) == (
+        "BNP has the highest mean test accuracy in 0 of 2 settings; over the batch size 1 it is on average "
+        "10.0 points below the plain network. In 1 of 2 the range over the seeds of the best method overlaps "
+        "another's: the seeds do not tell them apart."
+    )
+    good = (cell("a", 4, "bn", 0.5), cell("a", 4, "bnp", 0.75), cell("a", 2, "bn", 0.7), cell("a", 2, "bnp", 0.6))
+    assert conclusion(comparison(*good)) == (
+        "BNP has the highest mean test accuracy in 1 of 2 settings; over the batch sizes 4 and 2 it is on average "
+        "7.5 points above BatchNorm. There is one seed: what another would give is not known."
+    )
+
+
+def test_ties_are_called_ties() -> None:
+    tie = (cell("a", 64, "bn", 0.5), cell("a", 64, "bnp", 0.5), cell("a", 32, "bn", 0.5), cell("a", 32, "bnp", 0.6))
+    assert conclusion(comparison(*tie)).startswith(
+        "BNP has the highest mean test accuracy in 2 of 2 settings (1 of them a tie)."
+    )
+
+
+def test_small_batches_are_named_only_if_there_are_any() -> None:
+    assert conclusion(comparison(*CELLS[:3])) == "BNP has the highest mean test accuracy in 0 of 1 setting."
+    everything = (cell("a", 0, "bn", 0.5, 0.5), cell("a", 0, "bnp", 0.6, 0.6))
+    assert conclusion(comparison(*everything)) == "BNP has the highest mean test accuracy in 1 of 1 setting."
+
+
+def test_of_losses_the_lowest_is_best_and_infinite_ones_have_no_distance() -> None:
+    losses = (
+        cell("a", 4, "vanilla", 0.5, math.inf),
+        cell("a", 4, "bn", 0.25, 0.35),
+        cell("a", 4, "bnp", 0.1, 0.1),
+    )
+    told = comparison(*losses, metric="loss")
+    assert conclusion(told) == (
+        "BNP has the lowest mean test loss in 1 of 1 setting; over the batch size 4 it is on average 0.2 below "
+        "BatchNorm."
+    )
+    assert "∞" in printed(told) and "1/2 diverged" in printed(told)
+    assert bold(told) == ["0.1"]
+
+
+def test_without_bnp_the_best_are_named() -> None:
+    others = (
+        *(cell("a", 4, "bn", 0.5, 0.5), cell("a", 4, "ln", 0.6, 0.6)),
+        *(cell("a", 2, "bn", 0.5, 0.5), cell("a", 2, "ln", 0.7, 0.7)),
+        *(cell("b", 2, "bn", 0.9, 0.9), cell("b", 2, "ln", 0.7, 0.7)),
+    )
+    assert conclusion(comparison(*others)) == (
+        "The highest mean test accuracy: LayerNorm (a at batch size 4 and 2) and BatchNorm (b at batch size 2)."
+    )
+    lost = (cell("a", 4, "bn", math.inf), cell("a", 4, "ln", math.inf))
+    assert conclusion(comparison(*lost, metric="loss")).startswith("Every method diverged in every setting.")
+
+
+def test_only_settings_without_runs_to_come_count() -> None:
+    cells = (*CELLS[:3], cell("mlp", 4, "vanilla", 0.1, 0.1), cell("mlp", 4, "bnp", 0.9))
+    told = comparison(*cells, finished=False)
+    assert conclusion(told) == (
+        "BNP has the highest mean test accuracy in 0 of 1 setting. "
+        "The comparison is not finished: 1 of 2 settings complete."
+    )
+    assert "1/2 done" in printed(told)
+    assert conclusion(comparison(cell("a", 1, "bnp"), finished=False)).startswith("There are no two methods")
+    assert conclusion(comparison(cell("a", 1, "bnp", 0.5))).startswith("No setting has results of two methods")
+    assert conclusion(comparison(cell("a", 1, "bnp", why_not="no."))) == "No method could be trained."
+
+
+def test_the_table_says_what_there_is() -> None:
+    text = printed(comparison(*CELLS))
+    for part in ("45.0 [0–90]", "0.3*", "96.0 [95–97]", "– BatchNorm at batch size 1 (mlp): one row has no variance."):
+        assert part in text
+    assert bold(comparison(*CELLS)) == ["96.0", "55.0", "45.0"]
+    assert text.count("one row has no variance") == 1
+
+
+def test_an_open_cell_is_open() -> None:
+    text = printed(comparison(*CELLS[:2], cell("mlp", 64, "bnp"), finished=False))
+    assert text.count("…") == 2  # in the cell and in the note
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+@pytest.mark.parametrize("methods", [TEN[:4], TEN])
+def test_the_table_fits_80_columns(methods: tuple[str, ...], metric: Metric) -> None:
+    cells = [
+        cell(net, n, m, 0.97123, 0.98345, 1.0) for net in ("small-cnn", "mlp3x100") for n in (64, 1) for m in methods
+    ]
+    text = printed(comparison(*cells, metric=metric))
+    assert text.count("network") == (1 if len(methods) == 4 else text.count("batch"))
+    for method in TEN[4:] if len(methods) > 4 else ():
+        assert ("GroupNorm" if method == "gn" else method) in text
+
+
+def test_names_are_not_markup() -> None:
+    assert "[bold]x" in printed(comparison(cell("a", 1, "[bold]x", 0.5), cell("[red]", 1, "bn", 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (1234.5, "1234"), (0, "0"), (1.5e-7, "1.50e-7"), (3e12, "3.00e12"), (math.inf, "∞")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_names_of_files() -> None:
+    assert slug("../a b/c") == "a-b-c"
+    assert slug(NASTY) == "script-alert-1-script-x"
+    assert slug("///") == "x"

@@ -1,0 +1,304 @@
+"""Comparisons, on a small grid of digits."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from trimtab.data import Split, load
+from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
+from trimtab.training import compare, workers
+from trimtab.training.compare import Comparing, assemble, best, side_by_side
+from trimtab.training.grid import Grid, Planned, places
+from trimtab.training.run import CHECKPOINT, Run
+from trimtab.training.session import Session
+from trimtab.training.workers import Outcome, Task, TrainingFailed, outcome_of
+
+CPU = torch.device("cpu")
+GRID = Grid(
+    networks=("small-mlp",), methods=("bn", "bnp"), batch_sizes=(64, 1), epochs={64: 2, 1: 1}, lrs=(0.1, 0.3), seeds=2
+)
+SMALL = replace(GRID, methods=("bnp",), batch_sizes=(64,), epochs={64: 1})
+
+
+def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison:
+    return Comparing(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished comparison of `SMALL`."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(SMALL, folder)
+    return folder
+
+
+def times(out: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").rglob(EVENTS)}
+
+
+def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
+    stands: list[compare.Stand] = []
+    comparison = Comparing(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=stands.append).run(lambda c: "!")
+    assert comparison == Comparison.read(tmp_path / "a")
+    assert comparison.finished
+    assert comparison.conclusion == "!"
+    assert [(c.batch_size, c.method, len(c.trials)) for c in comparison.cells] == [
+        *((64, "bn", 2), (64, "bnp", 2)),
+        *((1, "bn", 0), (1, "bnp", 2)),
+    ]
+    impossible = comparison.cells[2]
+    assert impossible.why_not is not None and "more than 1 value per channel" in impossible.why_not
+    assert impossible.lr is None
+    for place, cell in zip(places(GRID, load("digits")), comparison.cells, strict=True):
+        if cell.lr is None:
+            continue
+        values = {}
+        for planned in place.tuning():
+            ending = Run(Session(planned.settings, CPU)).train()
+            values[planned.settings.lr] = ending.evaluations[-1].accuracy, -ending.evaluations[-1].loss
+        assert cell.lr == max(values, key=lambda lr: values[lr])
+        for planned, trial in zip(place.final(cell.lr), cell.trials, strict=True):
+            assert trial.value == Run(Session(planned.settings, CPU)).train().evaluations[-1].accuracy
+            assert len(History.read(tmp_path / "a" / "runs" / trial.run).evaluated) == 20
+    assert stands[-1].done == stands[-1].total
+    assert not list((tmp_path / "a").rglob(CHECKPOINT))
+    assert multiprocessing.active_children() == []
+
+
+def test_runs_that_are_done_are_not_done_again(tmp_path: Path, whole: Path) -> None:
+    first = Comparison.read(whole)
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    done = times(tmp_path)
+    assert run(SMALL, tmp_path) == first
+    assert times(tmp_path) == done
+    more = run(replace(SMALL, seeds=3, lrs=(0.1, 0.2, 0.3)), tmp_path)
+    assert len(more.cells[0].trials) == 3
+    assert {name: when for name, when in times(tmp_path).items() if name in done} == done
+    assert run(SMALL, tmp_path, force=True) == first
+    assert set(times(tmp_path)) == set(done)
+    assert not set(times(tmp_path).values()) & set(done.values())
+
+
+def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = load("digits")
+    (place,) = places(SMALL, dataset)
+    cells = []
+    for folder, inputs in (("a", dataset.test.inputs), ("b", torch.zeros_like(dataset.test.inputs))):
+        changed = replace(dataset, test=Split(inputs, dataset.test.targets))
+        monkeypatch.setattr(workers, "_loaded", lambda *_, changed=changed: changed)
+        outcomes = {}
+        for planned in [*place.tuning(), place.final(0.3)[0]]:
+            came_out = workers.do(Task(planned, tmp_path / folder / planned.name, "c", CPU, None))
+            assert came_out is not None
+            outcomes[planned.name] = came_out
+        cells.append(assemble(place, outcomes, 10))
+    assert cells[0].candidates == cells[1].candidates
+    assert cells[0].lr == cells[1].lr == 0.3
+    assert cells[0].values != cells[1].values
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(how: signal.Signals, tmp_path: Path) -> None:
+    grid = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,1 --epochs 8=2,1=1 --lrs 0.01,0.03 --seeds 2"
+    told = [sys.executable, "-m", "trimtab", "compare", *grid.split(), "--jobs", "2", "--out"]
+    subprocess.run([*told, "whole"], check=True, capture_output=True, cwd=tmp_path)
+    whole = (tmp_path / "whole" / RESULTS).read_text().replace("whole", "stopped")
+    stops = 0
+    for _ in range(30):
+        process = subprocess.Popen([*told, "stopped"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            process.wait(timeout=5.0 + 1.3 * stops)
+            break
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, how)
+            _, errors = process.communicate(timeout=30)
+            stops += 1
+            if how == signal.SIGINT:
+                assert b"the same command goes on" in errors
+                assert process.returncode == 130
+    assert stops > 0
+    assert process.returncode == 0
+    assert (tmp_path / "stopped" / RESULTS).read_text() == whole
+    for history in map(History.read, (tmp_path / "whole" / "runs").iterdir()):
+        again = History.read(tmp_path / "stopped" / "runs" / history.folder.name)
+        assert [e.loss for e in again.trained] == [e.loss for e in history.trained]
+
+
+def test_results_can_be_read_while_it_goes_on(tmp_path: Path) -> None:
+    comparing = Comparing(SMALL, tmp_path, command="c", device=CPU, jobs=1)
+    seen: list[Comparison] = []
+    comparing._show = lambda stand: seen.append(Comparison.read(tmp_path))
+    comparing.run(lambda _: "")
+    assert not seen[0].finished
+    assert [len(c.cells[0].candidates) for c in seen] == sorted(len(c.cells[0].candidates) for c in seen)
+    assert {0, 1, 2} <= {len(c.cells[0].candidates) for c in seen}
+
+
+def outcome(accuracy: float, loss: float = 1.0) -> Outcome:
+    return Outcome(Evaluated(1, 1.0, "validation", loss, accuracy, 0.0))
+
+
+def test_a_run_that_diverged_counts_as_one_that_guesses() -> None:
+    (place,) = places(SMALL, load("digits"))
+    low, high = place.tuning()
+    outcomes = {low.name: outcome(0.5), high.name: Outcome()}
+    assert assemble(place, {low.name: outcome(0.5)}, 10).lr is None
+    cell = assemble(place, outcomes, 10)
+    assert (cell.lr, cell.trials) == (0.1, ())
+    assert [candidate.value for candidate in cell.candidates] == [0.5, None]
+    one, two = place.final(0.1)
+    cell = assemble(place, {**outcomes, one.name: outcome(0.7), two.name: Outcome()}, 10)
+    assert cell.values == (0.7, 0.1)
+    assert [trial.diverged for trial in cell.trials] == [False, True]
+
+
+def test_the_rate_is_chosen_by_value_then_by_loss() -> None:
+    def candidate(lr: float, value: float | None, loss: float | None) -> Candidate:
+        return Candidate(lr, value, loss, "")
+
+    assert best([candidate(1, 0.9, 1.0), candidate(2, 0.8, 0.1)], lower=False) == 1
+    assert best([candidate(1, 0.9, 1.0), candidate(2, 0.9, 0.1)], lower=False) == 2
+    assert best([candidate(1, None, None), candidate(2, 0.1, 9.0)], lower=False) == 2
+    assert best([candidate(1, 3.0, 3.0), candidate(2, 2.0, 2.0)], lower=True) == 2
+    assert best([candidate(1, None, None), candidate(2, None, None)], lower=True) == 1
+
+
+def test_regression_is_compared_by_loss(tmp_path: Path) -> None:
+    grid = Grid(
+        data="gaussian", networks=("dln25",), methods=("vanilla",), lrs=(1e-7, 1e3), seeds=1, shared={"steps": 3}
+    )
+    comparison = run(grid, tmp_path)
+    assert comparison.metric == "loss"
+    assert comparison.cells[0].lr == 1e-7
+    assert [candidate.value is None for candidate in comparison.cells[0].candidates] == [False, True]
+    assert 0 < comparison.cells[0].values[0] < float("inf")
+
+
+def test_when_nothing_can_be_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none of these can be trained: .*more than 1 value"):
+        run(replace(GRID, methods=("bn",), batch_sizes=(1,)), tmp_path)
+
+
+def test_folders_of_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(ValueError, match="holds something else than a comparison"):
+        run(SMALL, tmp_path)
+    with pytest.raises(ValueError, match="holds something else than a comparison"):
+        run(SMALL, tmp_path / "mine.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    with compare.folders.locked(tmp_path), pytest.raises(ValueError, match="another process is at work"):
+        run(SMALL, tmp_path)
+
+
+def test_what_is_broken_is_not_taken_for_done(tmp_path: Path, whole: Path) -> None:
+    comparison = Comparison.read(whole)
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    (place,) = places(SMALL, load("digits"))
+    planned = place.final(comparison.cells[0].lr or 0.0)[0]
+    folder = tmp_path / "runs" / planned.name
+    assert outcome_of(folder, planned.settings) == Outcome(History.read(folder).evaluated[-1])
+    assert outcome_of(folder, replace(planned.settings, rho=0.5)) is None
+    text = (folder / EVENTS).read_text()
+    for broken in ("", "nonsense\n", text.rsplit("\n", 2)[0] + "\n"):
+        (folder / EVENTS).write_text(broken)
+        assert outcome_of(folder, planned.settings) is None
+    assert run(SMALL, tmp_path) == comparison
+
+
+def _tasks(tmp_path: Path) -> list[Task]:
+    (place,) = places(SMALL, load("digits"))
+    return [Task(planned, tmp_path / planned.name, "c", CPU, None) for planned in place.tuning()]
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    killed: list[str] = []
+    with workers.workers(2, 1) as team:
+
+        def kill_once(task: Task, step: int) -> None:
+            if task.run.name not in killed:
+                killed.append(task.run.name)
+                next(process for process, busy in team._busy.values() if busy == task).kill()
+
+        found = dict(team.run(_tasks(tmp_path), kill_once))
+    assert len(killed) == 2
+    assert {task.run.name for task in found} == set(killed)
+    plain = {task.run.name: workers.do(replace(task, folder=tmp_path / "plain" / task.run.name)) for task in found}
+    for task, came_out in found.items():
+        expected = plain[task.run.name]
+        assert expected is not None and expected.last is not None and came_out.last is not None
+        assert (came_out.last.loss, came_out.last.accuracy) == (expected.last.loss, expected.last.accuracy)
+
+
+def test_a_process_that_dies_twice_is_told(tmp_path: Path) -> None:
+    with workers.workers(1, 1) as team:
+
+        def kill(task: Task, step: int) -> None:
+            next(process for process, busy in team._busy.values() if busy == task).kill()
+
+        with pytest.raises(TrainingFailed, match=r"small-mlp-bnp-.* died twice"):
+            list(team.run(_tasks(tmp_path)[:1], kill))
+
+
+def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
+    task, other = _tasks(tmp_path)
+    (tmp_path / "file").write_text("")
+    impossible = replace(other, run=Planned(replace(other.run.settings, init="nonsense"), 1))
+    with workers.workers(1, 1) as team:
+        ((_, came_out),) = team.run([impossible], lambda *_: None)
+        assert came_out.why_not is not None and "nonsense" in came_out.why_not
+        with pytest.raises(
+            TrainingFailed, match=rf"the run {task.run.name} failed:\n(.|\n)*cannot write to the folder"
+        ):
+            list(team.run([replace(task, folder=tmp_path / "file")], lambda *_: None))
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import time\n"
+        "from trimtab.training import workers\n"
+        "if __name__ == '__main__':\n"
+        "    team = workers.Workers(2, 1)\n"
+        "    started = [team._start() for _ in range(2)]\n"
+        "    print(*(process.pid for process, _ in started), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [int(word) for word in parent.stdout.readline().split()]
+    time.sleep(6)  # until they have imported torch
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_alive(child) for child in children)
+
+
+def _alive(child: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{child}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "usable_cores", lambda: 16)
+    assert side_by_side(100, None, CPU) == (16, 1)
+    assert side_by_side(5, None, CPU) == (5, 3)
+    assert side_by_side(100, 4, CPU) == (4, 4)
+    assert side_by_side(1, 40, CPU) == (1, 16)
+    assert side_by_side(100, 40, CPU) == (40, 1)
+    assert side_by_side(100, None, torch.device("cuda")) == (4, 4)
