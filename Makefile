@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test test-all lint format clean
 
 help:
-	@echo 'make demo      train small networks with and without BNP, print a table, draw a figure (under 2 minutes)'
+	@echo 'make demo      train small networks with and without BNP, print a table, write a page (about 2 minutes)'
 	@echo 'make test      the test suite (under 10 minutes on two cores)'
 	@echo 'make test-all  the test suite with the slow tests'
 	@echo 'make lint      ruff, mypy, the import contract'

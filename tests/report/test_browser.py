@@ -70,6 +70,22 @@ def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser,
         assert contrast(hexadecimal(front), hexadecimal(back)) >= 4.5
 
 
+SHORT = """
+[...document.querySelectorAll('td, th')].filter(one => {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
+  return one.checkVisibility() && !one.innerText.trim().includes(' ') && one.innerText.length < 8 && lines > 1;
+}).map(one => one.innerText)
+"""
+
+
+@pytest.mark.parametrize("name", ["demo", "loose"])
+def test_short_words_in_tables_are_not_broken(name: str, browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages[name], 400, "light")
+    assert browser.evaluate(SHORT) == []
+
+
 def test_schemes_differ(browser: Browser, pages: dict[str, Path]) -> None:
     backs = []
     for scheme in ("light", "dark"):

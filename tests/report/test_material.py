@@ -141,6 +141,19 @@ def test_what_cannot_be_read_is_told_and_passed_over(tmp_path: Path) -> None:
     assert material.problems[1].startswith("2 of 3 runs cannot be read, the first because: ")
 
 
+def test_runs_under_way_are_drawn(tmp_path: Path) -> None:
+    comparison = write_comparison(tmp_path, Plan(networks=("cnn5",), sizes=(2,), methods=("bn", "bnp"), seeds=2))
+    cells = tuple(replace(cell, trials=cell.trials[:1]) for cell in comparison.cells)
+    for part, seed in (("test", 7), ("validation", 8)):
+        told = settings(method="bnp", seed=seed, lr=comparison.cells[1].lr, evaluate_on=part)
+        write_run(tmp_path / "runs" / part, told, until=300, verdict=None)
+    replace(comparison, cells=cells, finished=False).write(tmp_path)
+    _, curve = collect([tmp_path]).subjects[0].panels[0].curves
+    assert [run.folder.name for run in curve.runs] == [cells[1].trials[0].run, "test"]
+    replace(comparison, cells=cells, finished=True).write(tmp_path)
+    assert len(collect([tmp_path]).subjects[0].panels[0].curves[1].runs) == 1
+
+
 def test_lost_runs_of_a_comparison_are_told(tmp_path: Path) -> None:
     write_comparison(tmp_path / "a", SMALL)
     shutil.rmtree(tmp_path / "a" / "runs")

@@ -75,9 +75,9 @@ def read(folder: Path) -> tuple[Reader, str]:
 def test_the_page_of_the_demo_is_small_quick_and_the_same_every_time(tmp_path: Path) -> None:
     plan = Plan(diverging=(("cnn5", 2, "bn"),), cannot=(("cnn5", 1, "bn"), ("mlp3x100", 1, "bn")))
     write_comparison(tmp_path, plan)
-    started = time.monotonic()
+    started = time.process_time()
     reader, text = read(tmp_path)
-    assert time.monotonic() - started < 20  # alone on a machine it takes three seconds
+    assert time.process_time() - started < 20  # it takes three
     first = (tmp_path / "page.html").read_bytes()
     assert len(first) < 3e6
     assert reader.tags["svg"] == 2 + 2 * 8 + 8
@@ -170,7 +170,7 @@ def test_several_subjects_on_one_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "a", settings())
     (tmp_path / "page.html").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="not a plain file"):
         write_page(collect([tmp_path]), tmp_path / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "page.html"]
 

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -52,28 +53,68 @@ def bold(told: Comparison) -> list[str]:
 
 def test_the_sentence_says_what_there_is() -> None:
     assert conclusion(comparison(*CELLS)) == (
-        "BNP has the highest mean test accuracy in 0 of 2 settings; over the batch size 1 it is on average "
-        "10.0 points below the plain network. In 1 of 2 the range over the seeds of the best method overlaps "
-        "another's: the seeds do not tell them apart."
+        "The highest mean test accuracy in 2 settings: BatchNorm in 1 (mlp at batch size 64), vanilla "
+        "in 1 (mlp at batch "
+        "size 1). In 1 of these the range of another method over the seeds overlaps that of the best: the seeds do not "
+        "tell them apart. Of the 2 in which BNP is not best, that is so for it in 1. Over the batch size 1 BNP is on "
+        "average 10.0 points below the plain network. Cannot train: BatchNorm in 1 setting. 1 of 5 "
+        "learning rates are at "
+        "the edge of those tried: better ones may lie outside."
     )
     good = (cell("a", 4, "bn", 0.5), cell("a", 4, "bnp", 0.75), cell("a", 2, "bn", 0.7), cell("a", 2, "bnp", 0.6))
     assert conclusion(comparison(*good)) == (
-        "BNP has the highest mean test accuracy in 1 of 2 settings; over the batch sizes 4 and 2 it is on average "
-        "7.5 points above BatchNorm. There is one seed: what another would give is not known."
+        "The highest mean test accuracy in 2 settings: BNP in 1 (a at batch size 4), BatchNorm in 1 (a "
+        "at batch size 2). "
+        "There is one seed: what another would give is not known. Over the batch sizes 4 and 2 BNP is on average "
+        "7.5 points above BatchNorm."
+    )
+
+
+def test_who_is_close_is_named_and_who_is_behind_too() -> None:
+    cells = cell("a", 9, "vanilla", 0.72, 0.74), cell("a", 9, "bn4", 0.73, 0.75), cell("a", 9, "bnp", 0.7, 0.71)
+    assert conclusion(comparison(*cells)) == (
+        "bn4 has the highest mean test accuracy. The ranges over the seeds of vanilla and bn4 overlap: "
+        "they do not tell "
+        "these apart. BNP is 2.5 points below the plain network and 3.5 points below bn4."
+    )
+
+
+def test_settings_that_not_all_methods_have_are_counted() -> None:
+    cells = (
+        *(cell("a", 4, "bn", 0.5, 0.5), cell("a", 4, "ln", 0.5, 0.5), cell("a", 4, "bnp", 0.9, 0.9)),
+        *(cell("a", 1, "bn", why_not="no."), cell("a", 1, "ln", 0.6, 0.6), cell("a", 1, "bnp", 0.2, 0.2)),
+    )
+    told = conclusion(comparison(*cells))
+    assert "40.0 points above BatchNorm (in 1 of 2 settings) and level with LayerNorm" in told
+    assert "Cannot train: BatchNorm in 1 setting." in told
+
+
+def test_where_all_diverged_nobody_wins() -> None:
+    def lost(method: str) -> Cell:
+        return replace(cell("a", 4, method), lr=0.1, trials=(Trial(1, 0.1, True, "t"), Trial(2, 0.1, True, "t")))
+
+    assert conclusion(comparison(lost("bn"), lost("bnp"))) == (
+        "In 1 setting every run diverged. Runs that diverged: 2 of BatchNorm, 2 of BNP."
     )
 
 
 def test_ties_are_called_ties() -> None:
     tie = (cell("a", 64, "bn", 0.5), cell("a", 64, "bnp", 0.5), cell("a", 32, "bn", 0.5), cell("a", 32, "bnp", 0.6))
     assert conclusion(comparison(*tie)).startswith(
-        "BNP has the highest mean test accuracy in 2 of 2 settings (1 of them a tie)."
+        "The highest mean test accuracy in 2 settings, 1 tie among them: BNP in 2 (a at batch size 64 "
+        "and 32), BatchNorm "
+        "in 1 (a at batch size 64)."
     )
 
 
 def test_small_batches_are_named_only_if_there_are_any() -> None:
-    assert conclusion(comparison(*CELLS[:3])) == "BNP has the highest mean test accuracy in 0 of 1 setting."
-    everything = (cell("a", 0, "bn", 0.5, 0.5), cell("a", 0, "bnp", 0.6, 0.6))
-    assert conclusion(comparison(*everything)) == "BNP has the highest mean test accuracy in 1 of 1 setting."
+    large = (
+        *(cell("a", 0, "bn", 0.5, 0.5), cell("a", 0, "bnp", 0.6, 0.6)),
+        *(cell("a", 5, "bn", 0.5, 0.5), cell("a", 5, "bnp", 0.6, 0.6)),
+    )
+    assert conclusion(comparison(*large)) == (
+        "The highest mean test accuracy in 2 settings: BNP in 2 (a at batch size all and 5)."
+    )
 
 
 def test_of_losses_the_lowest_is_best_and_infinite_ones_have_no_distance() -> None:
@@ -84,8 +125,7 @@ def test_of_losses_the_lowest_is_best_and_infinite_ones_have_no_distance() -> No
     )
     told = comparison(*losses, metric="loss")
     assert conclusion(told) == (
-        "BNP has the lowest mean test loss in 1 of 1 setting; over the batch size 4 it is on average 0.2 below "
-        "BatchNorm."
+        "BNP has the lowest mean test loss. BNP is 0.2 below BatchNorm. Runs that diverged: 1 of vanilla."
     )
     assert "∞" in printed(told) and "1/2 diverged" in printed(told)
     assert bold(told) == ["0.1"]
@@ -98,28 +138,37 @@ def test_without_bnp_the_best_are_named() -> None:
         *(cell("b", 2, "bn", 0.9, 0.9), cell("b", 2, "ln", 0.7, 0.7)),
     )
     assert conclusion(comparison(*others)) == (
-        "The highest mean test accuracy: LayerNorm (a at batch size 4 and 2) and BatchNorm (b at batch size 2)."
+        "The highest mean test accuracy in 3 settings: LayerNorm in 2 (a at batch size 4 and 2), BatchNorm in 1 (b at "
+        "batch size 2)."
     )
     lost = (cell("a", 4, "bn", math.inf), cell("a", 4, "ln", math.inf))
-    assert conclusion(comparison(*lost, metric="loss")).startswith("Every method diverged in every setting.")
+    assert conclusion(comparison(*lost, metric="loss")).startswith("In 1 setting every run diverged.")
 
 
 def test_only_settings_without_runs_to_come_count() -> None:
     cells = (*CELLS[:3], cell("mlp", 4, "vanilla", 0.1, 0.1), cell("mlp", 4, "bnp", 0.9))
     told = comparison(*cells, finished=False)
     assert conclusion(told) == (
-        "BNP has the highest mean test accuracy in 0 of 1 setting. "
-        "The comparison is not finished: 1 of 2 settings complete."
+        "BatchNorm has the highest mean test accuracy. BNP is 5.0 points above the plain network and 6.0 points below "
+        "BatchNorm. The comparison is not finished: 1 of 2 settings complete."
     )
     assert "1/2 done" in printed(told)
     assert conclusion(comparison(cell("a", 1, "bnp"), finished=False)).startswith("There are no two methods")
     assert conclusion(comparison(cell("a", 1, "bnp", 0.5))).startswith("No setting has results of two methods")
-    assert conclusion(comparison(cell("a", 1, "bnp", why_not="no."))) == "No method could be trained."
+    assert (
+        conclusion(comparison(cell("a", 1, "bnp", why_not="no.")))
+        == "No method could be trained. Cannot train: BNP in 1 setting."
+    )
 
 
 def test_the_table_says_what_there_is() -> None:
     text = printed(comparison(*CELLS))
-    for part in ("45.0 [0–90]", "0.3*", "96.0 [95–97]", "– BatchNorm at batch size 1 (mlp): one row has no variance."):
+    for part in (
+        "45.0 [0.0–90.0]",
+        "0.3*",
+        "96.0 [95.0–97.0]",
+        "– BatchNorm at batch size 1 (mlp): one row has no variance.",
+    ):
         assert part in text
     assert bold(comparison(*CELLS)) == ["96.0", "55.0", "45.0"]
     assert text.count("one row has no variance") == 1

@@ -1,7 +1,6 @@
 """Comparisons, on a small grid of digits."""
 
 import multiprocessing
-import os
 import shutil
 import signal
 import subprocess
@@ -106,31 +105,39 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cells[0].values != cells[1].values
 
 
+TOLD = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,1 --epochs 8=2,1=1 --lrs 0.01,0.03 --seeds 1"
+COMMAND = [sys.executable, "-m", "trimtab", "compare", *TOLD.split(), "--jobs", "2", "--out", "out"]
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison from the command line."""
+    folder = tmp_path_factory.mktemp("alone")
+    subprocess.run(COMMAND, check=True, capture_output=True, cwd=folder)
+    return folder / "out"
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(how: signal.Signals, tmp_path: Path) -> None:
-    grid = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,1 --epochs 8=2,1=1 --lrs 0.01,0.03 --seeds 2"
-    told = [sys.executable, "-m", "trimtab", "compare", *grid.split(), "--jobs", "2", "--out"]
-    subprocess.run([*told, "whole"], check=True, capture_output=True, cwd=tmp_path)
-    whole = (tmp_path / "whole" / RESULTS).read_text().replace("whole", "stopped")
-    stops = 0
-    for _ in range(30):
-        process = subprocess.Popen([*told, "stopped"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            process.wait(timeout=5.0 + 1.3 * stops)
-            break
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, how)
-            _, errors = process.communicate(timeout=30)
-            stops += 1
-            if how == signal.SIGINT:
-                assert b"the same command goes on" in errors
-                assert process.returncode == 130
-    assert stops > 0
-    assert process.returncode == 0
-    assert (tmp_path / "stopped" / RESULTS).read_text() == whole
-    for history in map(History.read, (tmp_path / "whole" / "runs").iterdir()):
-        again = History.read(tmp_path / "stopped" / "runs" / history.folder.name)
-        assert [e.loss for e in again.trained] == [e.loss for e in history.trained]
+def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(
+    how: signal.Signals, tmp_path: Path, left_alone: Path
+) -> None:
+    out = tmp_path / "out"
+    for begun in (1, 4, 10):  # runs, when it is stopped
+        process = subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None and len(list(out.glob(f"runs/*/{EVENTS}"))) < begun:
+            time.sleep(0.01)
+        assert process.poll() is None
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == (130 if how == signal.SIGINT else -how)
+        if how == signal.SIGINT:
+            assert b"interrupted; the same command goes on" in errors
+    subprocess.run(COMMAND, check=True, capture_output=True, cwd=tmp_path)
+    assert (out / RESULTS).read_text() == (left_alone / RESULTS).read_text()
+    for history in map(History.read, (left_alone / "runs").iterdir()):
+        again = History.read(out / "runs" / history.folder.name)
+        assert [event.loss for event in again.trained] == [event.loss for event in history.trained]
+        assert [event.loss for event in again.evaluated] == [event.loss for event in history.evaluated]
 
 
 def test_results_can_be_read_while_it_goes_on(tmp_path: Path) -> None:

@@ -89,5 +89,13 @@ def positive(text: str) -> int:
     return number
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Words between commas, each once, for argparse."""
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError("must be words with commas between them, as in bn,bnp")
+    return found
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

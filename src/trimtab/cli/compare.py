@@ -19,6 +19,7 @@ from trimtab.cli.common import (
     need,
     positive,
     typed,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +57,17 @@ def add_compare(commands: "Commands") -> None:
         "command goes on where it was stopped.",
     )
     parser.add_argument("--data", default="digits", help="data set (%(default)s)")
-    parser.add_argument("--network", type=_words, default=("small-cnn",), metavar="NAME[,NAME]", help="(small-cnn)")
     parser.add_argument(
-        "--methods", type=_words, default=("vanilla", "bn", "ln", "bnp"), metavar="A,B", help="(vanilla,bn,ln,bnp)"
+        "--network", type=words, default=("small-cnn",), metavar="A,B", help="one or several (small-cnn)"
     )
-    parser.add_argument("--batch-sizes", type=_sizes, default=(), metavar="N,M", help="(the recipe's)")
+    parser.add_argument(
+        "--methods",
+        type=words,
+        default=("vanilla", "bn", "ln", "bnp"),
+        metavar="A,B",
+        help="vanilla, norms, bnp, bnp+NORM (vanilla,bn,ln,bnp)",
+    )
+    parser.add_argument("--batch-sizes", type=_sizes, default=(), metavar="N,M", help="samples per step (the recipe's)")
     parser.add_argument(
         "--epochs", type=_epochs, default={}, metavar="N | SIZE=N,...", help="for all batch sizes, or by batch size"
     )
@@ -167,14 +174,14 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     else:
         console = Console()
         console.print(table(comparison))
-        console.print(comparison.conclusion, highlight=False)
-        console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, soft_wrap=True)
+        console.print(comparison.conclusion, highlight=False, markup=False)
+        console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, markup=False, soft_wrap=True)
     try:
         write_page(collect([out]), out / PAGE)
     except OSError as error:
         raise CommandError(f"the page could not be written to {out}: {error.strerror}") from error
     if not options.json:
-        console.print(f"Page: {out / PAGE}", highlight=False, soft_wrap=True)
+        console.print(f"Page: {out / PAGE}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -195,33 +202,26 @@ def _progress() -> "Iterator[Callable[[Stand], None]]":
         yield show
 
 
-def _words(text: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    if not words:
-        raise argparse.ArgumentTypeError("must be a list of names, as in bn,bnp")
-    return words
-
-
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in _words(text))
+    return tuple(_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text))
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_number(word, float, "finite numbers above 0", lambda x: 0 < x < math.inf) for word in _words(text))
+    return tuple(_number(word, float, "finite numbers above 0", lambda x: 0 < x < math.inf) for word in words(text))
 
 
 def _epochs(text: str) -> int | dict[int, int]:
     if "=" not in text:
         return positive(text)
-    pairs = [word.partition("=") for word in _words(text)]
+    pairs = [word.partition("=") for word in words(text)]
     return {_sizes(size)[0]: positive(number) for size, _, number in pairs}
 
 
-def _number(word: str, kind: type[N], words: str, allowed: Callable[[N], bool]) -> N:
+def _number(word: str, kind: type[N], wanted: str, allowed: Callable[[N], bool]) -> N:
     try:
         number = kind(word)
     except ValueError:
         number = None
     if number is None or not allowed(number):
-        raise argparse.ArgumentTypeError(f"must be {words}, separated by commas, not {word!r}")
+        raise argparse.ArgumentTypeError(f"must be {wanted}, separated by commas, not {word!r}")
     return number

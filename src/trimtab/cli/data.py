@@ -25,9 +25,11 @@ def add(commands: "Commands") -> None:
 def _list(options: argparse.Namespace) -> int:
     need("rich")
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from trimtab.data import inventory
+    from trimtab.data.places import data_root
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("data set", "here", "size", "where"):
@@ -35,9 +37,10 @@ def _list(options: argparse.Namespace) -> int:
     for entry in inventory(options.data_root):
         folders = dict.fromkeys(str(path.parent) for path in entry.paths)
         where = ", ".join(folders) or (f"trimtab data fetch {entry.name}" if entry.fetchable else "")
-        table.add_row(entry.name, entry.state, _size(entry.size) if entry.paths else "", where)
+        table.add_row(entry.name, entry.state, _size(entry.size) if entry.paths else "", escape(where))
         table.add_row("", "", "", f"[dim]{entry.description}[/dim]")
     Console().print(table)
+    print(f"Looked in {data_root(options.data_root)}.")
     return 0
 
 
@@ -63,6 +66,8 @@ def _fetch(options: argparse.Namespace) -> int:
             paths = fetch(options.name, options.data_root, report=show)
         except ValueError as error:
             raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; the same command goes on where it stopped", status=130) from None
     for path in paths:
         print(path)
     return 0

@@ -4,12 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import PAGE, CommandError, need
+from trimtab.cli.common import PAGE, CommandError, need, words
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
-
-KINDS = ("png", "pdf", "svg")
 
 
 def add(commands: "Commands") -> None:
@@ -23,10 +21,10 @@ def add(commands: "Commands") -> None:
     parser.add_argument("--out", type=Path, help="file of the page (FOLDER/report.html, of the first folder)")
     parser.add_argument(
         "--figures",
-        type=_kinds,
+        type=words,
         default=(),
         metavar="png,pdf",
-        help="also draw each figure, into figures beside the page",
+        help="also draw each figure, as png, pdf or svg, into figures beside the page",
     )
     parser.set_defaults(run=run)
 
@@ -34,11 +32,13 @@ def add(commands: "Commands") -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the page and the figures."""
     need("rich", "matplotlib")
-    from trimtab.report import collect, write_figures, write_page
+    from trimtab.report import check_kinds, collect, write_figures, write_page
 
     out: Path = options.out or options.folders[0] / PAGE
     try:
         material = collect(options.folders)
+        check_kinds(options.figures)
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_page(material, out)
         print(out)
         for path in write_figures(material, out.parent / "figures", options.figures):
@@ -46,14 +46,5 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(
-            f"cannot write to {error.filename or out}: {error.strerror}; name another place with --out"
-        ) from error
+        raise CommandError(f"cannot write {out}: {error.strerror}; name another place with --out") from error
     return 0
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    kinds = tuple(dict.fromkeys(text.split(",")))
-    if not set(kinds) <= set(KINDS):
-        raise argparse.ArgumentTypeError(f"must be some of {','.join(KINDS)}, not {text!r}")
-    return kinds

@@ -77,7 +77,7 @@ def _train(options: argparse.Namespace) -> int:
             show=show,
             checkpoint_seconds=options.checkpoint_seconds,
         )
-    Console().print(sentence(ending, session, out), highlight=False, soft_wrap=True)
+    Console().print(sentence(ending, session, out), highlight=False, markup=False, soft_wrap=True)
     return STATUS[ending.verdict]
 
 

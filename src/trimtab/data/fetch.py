@@ -107,10 +107,14 @@ def _fetch_file(source: Source, target: Path, report: Report, timeout: float) ->
         partial.unlink()
     failures: list[str] = []
     for url in source.urls:
+        begun = _size(partial) > 0
         try:
-            if _size(partial) < source.size:
-                _download(url, source, target, report, timeout)
-            _place(partial, target, source.md5)
+            try:
+                _get(url, source, target, report, timeout)
+            except RemoteError:
+                if not begun or _size(partial):
+                    raise
+                _get(url, source, target, report, timeout)  # what was there had spoiled it: from the beginning
         except RemoteError as failure:
             failures.append(f"{url}: {failure}")
         else:
@@ -119,6 +123,12 @@ def _fetch_file(source: Source, target: Path, report: Report, timeout: float) ->
     goes_on = f"the same command goes on where it stopped, at {done} of {source.size} bytes"
     by_hand = f"try again later, or put it into {target.parent} yourself"
     raise DataError(f"{target.name} could not be fetched ({', then '.join(failures)}); {goes_on if done else by_hand}.")
+
+
+def _get(url: str, source: Source, target: Path, report: Report, timeout: float) -> None:
+    if _size(unfinished(target)) < source.size:
+        _download(url, source, target, report, timeout)
+    _place(unfinished(target), target, source.md5)
 
 
 def _download(url: str, source: Source, target: Path, report: Report, timeout: float) -> None:
@@ -132,6 +142,7 @@ def _download(url: str, source: Source, target: Path, report: Report, timeout: f
     ):
         first = first_byte(response, source.size)
         if first not in (0, done):
+            partial.unlink()
             raise RemoteError(f"the server sends the file from byte {first} on instead of {done}")
         if first == 0:
             # In this order the note is never of another file than the bytes, wherever the process may end.

@@ -46,6 +46,8 @@ def ask(url: str, timeout: float, done: int = 0, validator: str = "") -> HTTPRes
 
 def first_byte(response: HTTPResponse, size: int) -> int:
     """Where what a server sends begins in a file that should have this size."""
+    if response.headers.get_content_type() == "text/html":
+        raise RemoteError("a page came instead of the file, as from a network that wants a login")
     first, total = 0, response.headers["Content-Length"]
     if response.status == 206:
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers["Content-Range"] or "")
@@ -85,7 +87,7 @@ def _failures(timeout: float) -> Iterator[None]:
         if isinstance(cause, TimeoutError):
             raise RemoteError(f"nothing came for {timeout:g} s") from error
         told = cause.strerror if isinstance(cause, OSError) else None
-        raise RemoteError(told or str(cause) or type(cause).__name__) from error
+        raise RemoteError(told or " ".join(str(cause).split()) or type(cause).__name__) from error
 
 
 class _Redirections(HTTPRedirectHandler):

@@ -1,5 +1,6 @@
 """Files that are whole or not there."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,16 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to. It is moved to its place at the end; what fails leaves nothing behind."""
+    """A file to write to. It is moved to its place at the end; what fails leaves nothing behind.
+
+    A link is followed. What is there and is not a plain file (a folder, a device) is left alone.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EISDIR if path.is_dir() else errno.EINVAL, "this is not a plain file", str(path))
     unfinished = path.with_name(f".{path.name}{UNFINISHED}")
     try:
         with unfinished.open("wb") as file:

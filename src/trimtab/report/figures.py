@@ -99,14 +99,24 @@ def _overviews(subject: Subject) -> list[NamedFigure]:
     return found
 
 
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Refuse kinds of files that there are not.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(f"figures can be had as {listed(KINDS)}, not as {kind!r}")
+
+
 def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
     """A figure as the content of a file; the same bytes every time.
 
     Raises:
         ValueError: If there is no such kind of file.
     """
-    if kind not in KINDS:
-        raise ValueError(f"figures can be had as {listed(KINDS)}, not as {kind!r}")
+    check_kinds([kind])
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
     buffer = io.BytesIO()
     with mpl.rc_context(RC):
@@ -120,23 +130,9 @@ def save(figure: NamedFigure, path: Path) -> None:
     Raises:
         ValueError: If there is no such kind of file.
     """
-    _save(figure.draw, path)
-
-
-def _save(draw: Callable[[], Figure], path: Path) -> None:
-    content = rendered(draw, path.suffix[1:])
+    content = rendered(figure.draw, path.suffix[1:])
     with whole_file(path) as file:
         file.write(content)
-
-
-def draw(comparison: Comparison, path: Path) -> None:
-    """The overview of a comparison as a file: test result against batch size, one panel per network.
-
-    Raises:
-        ValueError: If there is no such kind of file.
-    """
-    networks = list(dict.fromkeys(cell.network for cell in comparison.cells))
-    _save(partial(draw_overview, comparison, networks, _note(comparison)), path)
 
 
 def _note(comparison: Comparison) -> str:

@@ -62,11 +62,13 @@ class Subject:
         name: What the names of its figures begin with; empty if it is the only one.
         comparison: Its results.
         panels: Its runs.
+        folder: The name of its folder, if it is a comparison.
     """
 
     name: str
     comparison: Comparison | None
     panels: tuple[Panel, ...]
+    folder: str = ""
 
     @property
     def curves(self) -> list[tuple[Panel, Curve]]:
@@ -106,7 +108,8 @@ def collect(folders: Iterable[Path]) -> Material:
     subjects = []
     for number, (folder, comparison) in enumerate(compared.values(), start=1):
         name = f"{number}-{slug(folder.resolve().name)}-" if several else ""
-        subjects.append(Subject(name, comparison, _compared(folder, comparison, problems)))
+        panels = _compared(folder, comparison, problems)
+        subjects.append(Subject(name, comparison, panels, folder.resolve().name))
     if histories:
         subjects.append(Subject("runs-" if several else "", None, _loose(histories)))
     if not subjects:
@@ -141,16 +144,30 @@ def _compared(folder: Path, comparison: Comparison, problems: list[str]) -> tupl
     names = [trial.run for cell in comparison.cells for trial in cell.trials]
     places = [folder / "runs" / name for name in dict.fromkeys(names)]
     by_name = {history.folder.name: history for history in _read(places, f"runs of {folder}", problems)}
+    under_way = [] if comparison.finished else _under_way(folder, names)
     panels = []
     for (network, size), row in rows(comparison).items():
         curves = []
         for method, cell in row.items():
             runs = tuple(by_name[trial.run] for trial in cell.trials if trial.run in by_name)
+            runs += tuple(run for run in under_way if _is_of(run, cell))
             if runs:
                 curves.append(Curve(method, heading(method), runs))
         name, words = f"{slug(network)}-b{batch(size)}", f"{title(network)}, batch size {batch(size)}"
         panels.append(Panel(name, words, comparison.metric, tuple(curves), tuple(row.values())))
     return tuple(panels)
+
+
+def _under_way(folder: Path, done: Sequence[str]) -> list[History]:
+    """Runs at a chosen learning rate that the results do not have yet."""
+    others = [place for place in find_runs([folder / "runs"]) if place.name not in done]
+    return [run for run in _read(others, "runs", []) if run.started.settings.get("evaluate_on") == "test"]
+
+
+def _is_of(run: History, cell: Cell) -> bool:
+    told = run.started.settings
+    wanted = {"network": cell.network, "batch_size": cell.batch_size, "method": cell.method, "lr": cell.lr}
+    return all(told.get(name) == value for name, value in wanted.items())
 
 
 def _loose(histories: Sequence[History]) -> tuple[Panel, ...]:

@@ -9,6 +9,7 @@ from trimtab.report.figures import NamedFigure, figures, rendered
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
 from trimtab.report.material import Material, Subject
 from trimtab.report.svg import inline
+from trimtab.report.words import counted
 
 
 def write_page(material: Material, path: Path) -> None:
@@ -24,8 +25,9 @@ def page(material: Material) -> str:
     several = len(material.subjects) > 1
     body: list[object] = []
     if several:
-        name = f"{len(material.subjects)} comparisons and groups of runs"
-        body.append(element("h1", name))
+        compared = sum(subject.comparison is not None for subject in material.subjects)
+        name = counted(compared, "comparison") + (" and single runs" if compared < len(material.subjects) else "")
+        body += [element("h1", name), _contents(material)]
     else:
         name = sections.title(material.subjects[0])
     for number, subject in enumerate(material.subjects, start=1):
@@ -65,7 +67,20 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
         ("Notes", [paragraphs(sections.notes(subject))]),
     ]
     found = [element("section", element(f"h{level + 1}", name), *content) for name, content in parts]
-    return [element(f"h{level}", sections.title(subject)), *found]
+    heading = element(f"h{level}", _name(subject) if level > 1 else sections.title(subject), id=f"part-{number}")
+    return [heading, *found]
+
+
+def _contents(material: Material) -> Markup:
+    entries = [
+        element("li", element("a", _name(subject), href=f"#part-{number}"))
+        for number, subject in enumerate(material.subjects, start=1)
+    ]
+    return element("nav", element("ol", *entries), aria_label="contents")
+
+
+def _name(subject: Subject) -> str:
+    return f"{subject.folder}: {sections.title(subject)}" if subject.folder else sections.title(subject)
 
 
 def _curves(subject: Subject, drawn: Sequence[NamedFigure], number: int) -> list[object]:

@@ -16,8 +16,10 @@ from trimtab.report.words import batch, counted, heading, listed, number, ranged
 
 def title(subject: Subject) -> str:
     """What is compared on what data."""
-    if subject.comparison is not None:
-        return f"{listed(map(heading, methods(subject.comparison)))} on {subject.comparison.data}"
+    comparison = subject.comparison
+    if comparison is not None:
+        networks = listed(dict.fromkeys(cell.network for cell in comparison.cells))
+        return f"{listed(map(heading, methods(comparison)))}: {networks} on {comparison.data}"
     data = dict.fromkeys(str(run.started.settings["data"]) for run in _runs(subject))
     return f"{counted(len(_runs(subject)), 'run')} on {listed(data)}"
 

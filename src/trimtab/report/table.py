@@ -103,7 +103,7 @@ def notes(comparison: Comparison) -> str:
     """What a reader of the table must know, a line each."""
     lines = [f"{lengths(comparison)}.", f"{rates(comparison)}."]
     if comparison.seeds > 1:
-        lines.append("Bold: the best mean of a row, and those whose unrounded range overlaps its own.")
+        lines.append("Bold: the best mean of a row, and those whose range overlaps its own.")
     if any(cell.lr_at_edge for cell in comparison.cells):
         lines.append("* at the edge of the learning rates tried: a better one may lie outside.")
     if any(map(diverged, comparison.cells)):

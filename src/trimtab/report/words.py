@@ -43,12 +43,8 @@ def shown(value: float, metric: Metric) -> str:
 
 
 def ranged(values: Sequence[float], metric: Metric) -> str:
-    """The range of some values; of accuracies outwards to whole percents."""
-    if metric == "accuracy":
-        low, high = f"{math.floor(100 * min(values))}", f"{math.ceil(100 * max(values))}"
-    else:
-        low, high = number(min(values)), number(max(values))
-    return f"[{low}–{high}]"
+    """The range of some values."""
+    return f"[{shown(min(values), metric)}–{shown(max(values), metric)}]"
 
 
 def listed(words: Iterable[object]) -> str:
