@@ -1,6 +1,7 @@
 """Comparisons, on a small grid of digits."""
 
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from trimtab.data import Split, load
 from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
 from trimtab.training import compare, workers
 from trimtab.training.compare import Comparing, assemble, best, side_by_side
-from trimtab.training.grid import Grid, Planned, places
+from trimtab.training.grid import Grid, Planned, setups
 from trimtab.training.run import CHECKPOINT, Run
 from trimtab.training.session import Session
 from trimtab.training.workers import Outcome, Task, TrainingFailed, outcome_of
@@ -57,7 +59,7 @@ def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
     impossible = comparison.cells[2]
     assert impossible.why_not is not None and "more than 1 value per channel" in impossible.why_not
     assert impossible.lr is None
-    for place, cell in zip(places(GRID, load("digits")), comparison.cells, strict=True):
+    for place, cell in zip(setups(GRID, load("digits")), comparison.cells, strict=True):
         if cell.lr is None:
             continue
         values = {}
@@ -82,14 +84,16 @@ def test_runs_that_are_done_are_not_done_again(tmp_path: Path, whole: Path) -> N
     more = run(replace(SMALL, seeds=3, lrs=(0.1, 0.2, 0.3)), tmp_path)
     assert len(more.cells[0].trials) == 3
     assert {name: when for name, when in times(tmp_path).items() if name in done} == done
+    (tmp_path / "runs" / "mine.txt").write_text("")
     assert run(SMALL, tmp_path, force=True) == first
+    assert (tmp_path / "runs" / "mine.txt").exists()
     assert set(times(tmp_path)) == set(done)
     assert not set(times(tmp_path).values()) & set(done.values())
 
 
 def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = load("digits")
-    (place,) = places(SMALL, dataset)
+    (place,) = setups(SMALL, dataset)
     cells = []
     for folder, inputs in (("a", dataset.test.inputs), ("b", torch.zeros_like(dataset.test.inputs))):
         changed = replace(dataset, test=Split(inputs, dataset.test.targets))
@@ -123,15 +127,20 @@ def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(
 ) -> None:
     out = tmp_path / "out"
     for begun in (1, 4, 10):  # runs, when it is stopped
-        process = subprocess.Popen(COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
         while process.poll() is None and len(list(out.glob(f"runs/*/{EVENTS}"))) < begun:
             time.sleep(0.01)
         assert process.poll() is None
-        process.send_signal(how)
+        if how == signal.SIGINT:  # what a terminal does: all of the group get it
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == (130 if how == signal.SIGINT else -how)
-        if how == signal.SIGINT:
-            assert b"interrupted; the same command goes on" in errors
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
+        if how != signal.SIGKILL:
+            assert errors.decode() == "trimtab: interrupted; the same command goes on with what is in out\n"
     subprocess.run(COMMAND, check=True, capture_output=True, cwd=tmp_path)
     assert (out / RESULTS).read_text() == (left_alone / RESULTS).read_text()
     for history in map(History.read, (left_alone / "runs").iterdir()):
@@ -155,7 +164,7 @@ def outcome(accuracy: float, loss: float = 1.0) -> Outcome:
 
 
 def test_a_run_that_diverged_counts_as_one_that_guesses() -> None:
-    (place,) = places(SMALL, load("digits"))
+    (place,) = setups(SMALL, load("digits"))
     low, high = place.tuning()
     outcomes = {low.name: outcome(0.5), high.name: Outcome()}
     assert assemble(place, {low.name: outcome(0.5)}, 10).lr is None
@@ -197,11 +206,20 @@ def test_when_nothing_can_be_trained(tmp_path: Path) -> None:
 
 def test_folders_of_others(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(ValueError, match="holds something else than a comparison"):
+    with pytest.raises(ValueError, match=r"holds other files \(mine.txt\)"):
         run(SMALL, tmp_path)
     with pytest.raises(ValueError, match="holds something else than a comparison"):
         run(SMALL, tmp_path / "mine.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    (tmp_path / RESULTS).write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match="holds something else than a comparison"):
+        run(SMALL, tmp_path, force=True)
+    assert (tmp_path / RESULTS).read_text() == '{"mine": 1}'
+
+
+def test_a_first_write_that_was_cut_off_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / f".{RESULTS}.unfinished").write_text("{")
+    Comparing(SMALL, tmp_path, command="c", device=CPU)
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -212,20 +230,39 @@ def test_two_at_once(tmp_path: Path) -> None:
 def test_what_is_broken_is_not_taken_for_done(tmp_path: Path, whole: Path) -> None:
     comparison = Comparison.read(whole)
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    (place,) = places(SMALL, load("digits"))
-    planned = place.final(comparison.cells[0].lr or 0.0)[0]
-    folder = tmp_path / "runs" / planned.name
-    assert outcome_of(folder, planned.settings) == Outcome(History.read(folder).evaluated[-1])
-    assert outcome_of(folder, replace(planned.settings, rho=0.5)) is None
+    (setup,) = setups(SMALL, load("digits"))
+    first, second = setup.final(comparison.cells[0].lr or 0.0)
+    folder = tmp_path / "runs" / first.name
+    assert outcome_of(folder, first.settings) == Outcome(History.read(folder).evaluated[-1])
+    assert outcome_of(folder, replace(first.settings, rho=0.5)) is None
     text = (folder / EVENTS).read_text()
     for broken in ("", "nonsense\n", text.rsplit("\n", 2)[0] + "\n"):
         (folder / EVENTS).write_text(broken)
-        assert outcome_of(folder, planned.settings) is None
+        assert outcome_of(folder, first.settings) is None
+    (folder / CHECKPOINT).write_bytes(b"half a checkpoint")
+    (tmp_path / "runs" / second.name / "settings.yaml").unlink()
     assert run(SMALL, tmp_path) == comparison
 
 
+def test_what_is_known_is_never_less_than_before(tmp_path: Path, whole: Path) -> None:
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    seen: list[Comparison] = []
+    more = replace(SMALL, methods=("bnp", "vanilla"))
+    comparing = Comparing(
+        more, tmp_path, command="c", device=CPU, show=lambda _: seen.append(Comparison.read(tmp_path))
+    )
+    comparing.run(lambda _: "")
+    assert seen
+    assert all(one.cells[0] == seen[-1].cells[0] for one in seen)
+
+
+def test_results_do_not_depend_on_how_many_run_at_a_time(tmp_path: Path, whole: Path) -> None:
+    alone = run(SMALL, tmp_path, jobs=1)
+    assert replace(alone, side_by_side=2) == Comparison.read(whole)
+
+
 def _tasks(tmp_path: Path) -> list[Task]:
-    (place,) = places(SMALL, load("digits"))
+    (place,) = setups(SMALL, load("digits"))
     return [Task(planned, tmp_path / planned.name, "c", CPU, None) for planned in place.tuning()]
 
 
@@ -248,6 +285,16 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         assert (came_out.last.loss, came_out.last.accuracy) == (expected.last.loss, expected.last.accuracy)
 
 
+def test_a_process_that_dies_while_it_waits_is_replaced(tmp_path: Path) -> None:
+    first, second = _tasks(tmp_path)
+    with workers.workers(1, 1) as team:
+        list(team.run([first], lambda *_: None))
+        for process, _ in team._free:
+            process.kill()
+            process.join()
+        assert len(list(team.run([second], lambda *_: None))) == 1
+
+
 def test_a_process_that_dies_twice_is_told(tmp_path: Path) -> None:
     with workers.workers(1, 1) as team:
 
@@ -265,9 +312,7 @@ def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
     with workers.workers(1, 1) as team:
         ((_, came_out),) = team.run([impossible], lambda *_: None)
         assert came_out.why_not is not None and "nonsense" in came_out.why_not
-        with pytest.raises(
-            TrainingFailed, match=rf"the run {task.run.name} failed:\n(.|\n)*cannot write to the folder"
-        ):
+        with pytest.raises(TrainingFailed, match=rf"the run {task.run.name} failed: (.|\n)*cannot write to the folder"):
             list(team.run([replace(task, folder=tmp_path / "file")], lambda *_: None))
 
 
@@ -303,9 +348,31 @@ def _alive(child: int) -> bool:
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "usable_cores", lambda: 16)
-    assert side_by_side(100, None, CPU) == (16, 1)
-    assert side_by_side(5, None, CPU) == (5, 3)
-    assert side_by_side(100, 4, CPU) == (4, 4)
-    assert side_by_side(1, 40, CPU) == (1, 16)
-    assert side_by_side(100, 40, CPU) == (40, 1)
-    assert side_by_side(100, None, torch.device("cuda")) == (4, 4)
+    monkeypatch.setattr(compare, "memory", lambda: 100 << 30)
+    assert side_by_side(CPU) == 16
+    assert side_by_side(CPU, 4) == 4
+    assert side_by_side(CPU, 40) == 1
+    assert side_by_side(torch.device("cuda")) == 4
+    monkeypatch.setattr(compare, "memory", lambda: 3 << 30)
+    assert side_by_side(CPU) == 3
+
+
+def test_images_are_decoded_by_processes_of_the_workers(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for kind in "ab":
+            folder = tmp_path / "data" / "imagefolder" / part / kind
+            folder.mkdir(parents=True)
+            for number in range(4):
+                Image.new("RGB", (32, 32), (9 * number, 50, 90)).save(folder / f"{number}.png")
+    grid = Grid(
+        data="imagefolder",
+        networks=("small-cnn",),
+        methods=("vanilla",),
+        batch_sizes=(4,),
+        lrs=(0.01,),
+        seeds=1,
+        evaluations=1,
+        shared={"epochs": 1},
+    )
+    comparing = Comparing(grid, tmp_path / "out", command="c", device=CPU, data_root=tmp_path / "data")
+    assert len(comparing.run(lambda _: "").cells[0].trials) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.data import load
 from trimtab.training.demo import DEMO
-from trimtab.training.grid import Grid, Planned, around, places
+from trimtab.training.grid import Grid, Planned, around, setups
 from trimtab.training.recipes import CNN_RATES, MLP_RATES, resolve
 from trimtab.training.settings import Settings
 
@@ -15,7 +15,7 @@ DIGITS = load("digits")
 
 
 def test_the_demo_is_what_is_promised() -> None:
-    found = places(DEMO, DIGITS)
+    found = setups(DEMO, DIGITS)
     assert len(found) == 2 * 4 * 4
     assert {place.settings.network for place in found} == {"small-cnn", "small-mlp"}
     assert {place.settings.batch_size for place in found} == {64, 4, 2, 1}
@@ -44,7 +44,7 @@ def test_the_rates_of_the_papers_tables_are_among_the_candidates() -> None:
 
 
 def test_tuning_never_sees_test_data_and_final_runs_have_other_seeds() -> None:
-    (place,) = places(Grid(methods=("bnp",), lrs=(0.3, 0.1), seeds=2), DIGITS)
+    (place,) = setups(Grid(methods=("bnp",), lrs=(0.3, 0.1), seeds=2), DIGITS)
     tuning, final = place.tuning(), place.final(0.3)
     assert [run.settings.lr for run in tuning] == [0.1, 0.3]
     assert {run.settings.evaluate_on for run in tuning} == {"validation"}
@@ -56,21 +56,33 @@ def test_tuning_never_sees_test_data_and_final_runs_have_other_seeds() -> None:
 
 
 def test_without_a_choice_all_data_are_trained_on() -> None:
-    (place,) = places(Grid(methods=("bnp",), rates=1), DIGITS)
+    (place,) = setups(Grid(methods=("bnp",), rates=1), DIGITS)
     assert place.settings.validation == 0
     assert place.tuning() == []
     assert place.rates == (0.1,)
     with pytest.raises(ValueError, match="chosen on validation data"):
-        places(Grid(methods=("bnp",), validation=0), DIGITS)
+        setups(Grid(methods=("bnp",), validation=0), DIGITS)
 
 
 def test_lengths() -> None:
     grid = Grid(methods=("bnp",), batch_sizes=(100, 10, 0), epochs={100: 3}, shared={"epochs": 2}, validation=397)
-    assert [place.steps for place in places(grid, DIGITS)] == [30, 200, 2]
+    assert [place.steps for place in setups(grid, DIGITS)] == [30, 200, 2]
     grid = replace(grid, shared={"steps": 7}, epochs={})
-    assert [place.steps for place in places(grid, DIGITS)] == [7, 7, 7]
+    assert [place.steps for place in setups(grid, DIGITS)] == [7, 7, 7]
     with pytest.raises(ValueError, match="a batch of 2000 is more than the 1000 samples"):
-        places(replace(grid, batch_sizes=(2000,)), DIGITS)
+        setups(replace(grid, batch_sizes=(2000,)), DIGITS)
+
+
+def test_one_method_under_two_names_is_refused() -> None:
+    with pytest.raises(ValueError, match="vanilla and none are the same method"):
+        setups(Grid(methods=("vanilla", "none")), DIGITS)
+
+
+def test_a_rate_for_adam_is_not_taken_for_another_optimizer() -> None:
+    told = {"data": "cifar10", "network": "cnn5", "method": "vanilla", "batch_size": 128}
+    assert resolve(Settings(**told)).optimizer == "adam"
+    assert resolve(Settings(**told, optimizer="adam")).lr == 0.001
+    assert resolve(Settings(**told, optimizer="sgd")).lr == 0.1
 
 
 def test_a_name_changes_with_any_setting() -> None:

@@ -1,7 +1,7 @@
 """`trimtab compare`, and `trimtab demo`, which is one comparison of it."""
 
 import argparse
-import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +74,12 @@ def add_compare(commands: "Commands") -> None:
     rates = parser.add_mutually_exclusive_group()
     rates.add_argument("--lrs", type=_rates, default=(), metavar="X,Y", help="candidates for every method")
     rates.add_argument(
-        "--rates", type=positive, default=5, metavar="N", help="so many around the recipe's own (%(default)s)"
+        "--rates",
+        type=positive,
+        choices=range(1, 26),
+        default=5,
+        metavar="N",
+        help="so many around the recipe's own (%(default)s)",
     )
     parser.add_argument(
         "--validation", type=int, metavar="N", help="samples to choose the rate on (a tenth of the training data)"
@@ -92,6 +97,7 @@ def _add_common(parser: argparse.ArgumentParser, out: str | None) -> None:
     parser.add_argument("--out", type=Path, default=out and Path(out), help=f"folder of the results ({shown})")
     parser.add_argument("--seeds", type=positive, default=3, help="runs at the chosen learning rate (%(default)s)")
     parser.add_argument("--jobs", type=positive, help="runs at a time (as many as do not slow each other down)")
+    parser.add_argument("--threads", type=positive, default=1, help="of each run (%(default)s)")
     parser.add_argument("--force", action="store_true", help="do all runs anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
 
@@ -152,7 +158,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     started = time.monotonic()
     try:
         device = device_named(options.device)
-        with _progress() as show:
+        with _progress() as show, terminable():
             comparing = Comparing(
                 grid,
                 out,
@@ -160,14 +166,18 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
                 device=device,
                 data_root=options.data_root,
                 jobs=options.jobs,
+                threads=options.threads,
                 force=options.force,
                 show=show,
             )
             comparison = comparing.run(conclusion)
     except (ValueError, TrainingFailed) as error:
         raise CommandError(str(error)) from error
-    except KeyboardInterrupt:
-        raise CommandError(f"interrupted; the same command goes on with what is in {out}", status=130) from None
+    except OSError as error:
+        raise CommandError(f"cannot write to {out}: {error.strerror or error}") from error
+    except (KeyboardInterrupt, Terminated) as error:
+        status = 143 if isinstance(error, Terminated) else 130
+        raise CommandError(f"interrupted; the same command goes on with what is in {out}", status) from None
     seconds = time.monotonic() - started
     if options.json:
         print(comparison.to_json())
@@ -183,6 +193,28 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     if not options.json:
         console.print(f"Page: {out / PAGE}", highlight=False, markup=False, soft_wrap=True)
     return 0
+
+
+class Terminated(BaseException):
+    """SIGTERM, by which a cluster or a container tells to end."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM is an exception, so that what is under way is saved."""
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    try:
+        previous = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
@@ -203,11 +235,13 @@ def _progress() -> "Iterator[Callable[[Stand], None]]":
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text))
+    found = (_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text))
+    return tuple(dict.fromkeys(found))
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_number(word, float, "finite numbers above 0", lambda x: 0 < x < math.inf) for word in words(text))
+    found = (_number(word, float, "numbers from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30) for word in words(text))
+    return tuple(dict.fromkeys(found))
 
 
 def _epochs(text: str) -> int | dict[int, int]:

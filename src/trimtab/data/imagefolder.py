@@ -114,11 +114,11 @@ class FolderBatches(Batches):
             split: A part of the data set.
             batch_size: Samples in a batch.
             dataset: The folder.
-            workers: Processes that decode; 0 decodes in this one, None takes one per core, up to 8.
+            workers: Processes that decode; 0 decodes in this one, None takes one per thread of torch, up to 8.
             **options: Those of `Batches`.
         """
         super().__init__(split, batch_size, dataset=dataset, **options)
-        self.workers = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+        self.workers = min(torch.get_num_threads(), MOST_WORKERS) if workers is None else workers
 
     def _check_split(self, split: Split, dataset: Dataset) -> None:
         if split.inputs.dim() != 1 or split.inputs.is_floating_point():

@@ -15,7 +15,7 @@ from trimtab.records.events import (
     read_events,
 )
 from trimtab.records.history import History, find_runs
-from trimtab.records.machine import machine, usable_cores
+from trimtab.records.machine import machine, memory, usable_cores
 
 __all__ = [
     "EVENTS",
@@ -37,6 +37,7 @@ __all__ = [
     "Verdict",
     "find_runs",
     "machine",
+    "memory",
     "read_events",
     "usable_cores",
     "whole_file",

@@ -1,5 +1,6 @@
 """A run's state on the disk: whole or not there."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ SCHEMA = 1
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint beside the old one, then put it in its place in one move."""
-    with whole_file(path) as file:
-        torch.save({"schema": SCHEMA, **state}, file)
+    try:
+        with whole_file(path) as file:
+            torch.save({"schema": SCHEMA, **state}, file)
+    except RuntimeError as error:  # torch's word for a file that cannot be written to its end
+        raise OSError(errno.ENOSPC, "it could not be written to its end; is the disk full?", str(path)) from error
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:

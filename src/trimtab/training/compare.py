@@ -5,21 +5,32 @@ for each; when all are chosen, new seeds are trained at these rates and tested. 
 """
 
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from trimtab.data import load
-from trimtab.records import RESULTS, Candidate, Cell, Comparison, Evaluated, History, Trial, usable_cores
+from trimtab.records import (
+    RESULTS,
+    UNFINISHED,
+    Candidate,
+    Cell,
+    Comparison,
+    Evaluated,
+    History,
+    Trial,
+    memory,
+    usable_cores,
+)
 from trimtab.training import folder as folders
-from trimtab.training.grid import Grid, Place, Planned, places
+from trimtab.training.grid import Grid, Planned, Setup, setups
 from trimtab.training.launch import versions
 from trimtab.training.run import hardware
 from trimtab.training.session import settled
-from trimtab.training.workers import Outcome, Task, outcome_of, workers
+from trimtab.training.workers import Outcome, Task, Workers, outcome_of, workers
 
 RUNS = "runs"
 
@@ -45,6 +56,7 @@ class Comparing:
         device: torch.device,
         data_root: Path | None = None,
         jobs: int | None = None,
+        threads: int = 1,
         force: bool = False,
         show: Callable[[Stand], None] | None = None,
     ) -> None:
@@ -57,6 +69,7 @@ class Comparing:
             device: Where to train.
             data_root: The folder of the data sets.
             jobs: Runs at a time; None: as many as do not slow each other down.
+            threads: Of each run. Results depend on it in the last digits, as they do on the hardware.
             force: Whether to do all runs anew.
             show: Told how far it is.
 
@@ -66,18 +79,17 @@ class Comparing:
         dataset = load(grid.data, data_root)
         self._grid, self._out, self._force, self._show = grid, out, force, show
         self._command, self._device, self._data_root = command, device, data_root
-        self._places = places(grid, dataset)
+        self._setups = setups(grid, dataset)
         self._classes = dataset.classes
-        validation = self._places[0].settings.validation
+        validation = self._setups[0].settings.validation
         self._parts = len(dataset.train) - validation, validation, len(dataset.test)
-        runs = sum(max(len(place.rates), grid.seeds) for place in self._places)
-        self._jobs, self._threads = side_by_side(runs, jobs, device)
+        runs = sum(max(len(setup.rates), grid.seeds) for setup in self._setups)
+        self._jobs, self._threads = min(jobs or side_by_side(device, threads), runs), threads
         self._outcomes: dict[str, Outcome] = {}
         self._steps: dict[str, int] = {}
-        self._total = sum(place.steps * (len(place.tuning()) + place.seeds) for place in self._places)
+        self._total = sum(setup.steps * (len(setup.tuning()) + setup.seeds) for setup in self._setups)
         self._doing = ""
-        if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / RESULTS).exists())):
-            raise ValueError(f"{out} holds something else than a comparison; name another folder with --out")
+        _check(out)
 
     def run(self, conclude: Callable[[Comparison], str]) -> Comparison:
         """Do what is left to do.
@@ -91,43 +103,54 @@ class Comparing:
         """
         with folders.locked(self._out):
             if self._force:
-                shutil.rmtree(self._out / RUNS, ignore_errors=True)
-            self._keep(self._so_far())
+                self._forget()
+            self._recall(self._tuning())
+            self._recall(self._final())  # of what is chosen already
             with workers(self._jobs, self._threads) as team:
-                for doing, runs in (("choosing learning rates", self._tuning), ("testing", self._final)):
-                    left = self._left(runs())
-                    if runs == self._final:
-                        self._total = sum(self._steps.values()) + sum(task.run.steps for task in left)
-                    self._doing = doing
-                    for task, outcome in team.run(left, self._advance):
-                        self._outcomes[task.run.name] = outcome
-                        self._advance(task, task.run.steps)
-                        self._keep(self._so_far())
+                self._do("choosing learning rates", self._tuning(), team)
+                final = self._final()
+                self._recall(final)
+                self._total = sum(run.steps for run in (*self._tuning(), *final))  # without what cannot train
+                self._do("testing", final, team)
             comparison = replace(self._so_far(), finished=True)
             if all(cell.why_not for cell in comparison.cells):
                 raise ValueError(f"none of these can be trained: {comparison.cells[0].why_not}")
             comparison = self._where(comparison)
             return self._keep(replace(comparison, conclusion=conclude(comparison)))
 
-    def _tuning(self) -> list[Planned]:
-        return [run for place in self._places for run in place.tuning()]
+    def _forget(self) -> None:
+        """Remove the runs, and nothing else that someone may have put there."""
+        for folder in (self._out / RUNS).glob("*/"):
+            folders.remove(folder)
+            with suppress(OSError):
+                folder.rmdir()
 
-    def _final(self) -> list[Planned]:
-        cells = zip(self._places, self._so_far().cells, strict=True)
-        return [run for place, cell in cells if cell.lr is not None for run in place.final(cell.lr)]
-
-    def _left(self, runs: list[Planned]) -> list[Task]:
-        """What is not done yet, the longest first, so that no core waits for another at the end."""
-        tasks = []
+    def _recall(self, runs: Sequence[Planned]) -> None:
+        """What was done before."""
         for run in runs:
-            folder = self._out / RUNS / run.name
-            outcome = outcome_of(folder, run.settings)
-            if outcome is None:
-                tasks.append(Task(run, folder, self._command, self._device, self._data_root))
-            else:
+            outcome = outcome_of(self._out / RUNS / run.name, run.settings)
+            if outcome is not None:
                 self._outcomes[run.name] = outcome
                 self._steps[run.name] = run.steps
-        return sorted(tasks, key=lambda task: -task.run.steps)
+
+    def _do(self, doing: str, runs: Sequence[Planned], team: Workers) -> None:
+        """What is left of some runs, the longest first, so that no core waits for another at the end."""
+        self._doing = doing
+        left = sorted((run for run in runs if run.name not in self._outcomes), key=lambda run: -run.steps)
+        if left:
+            self._keep(self._so_far())
+        tasks = [Task(run, self._out / RUNS / run.name, self._command, self._device, self._data_root) for run in left]
+        for task, outcome in team.run(tasks, self._advance):
+            self._outcomes[task.run.name] = outcome
+            self._advance(task, task.run.steps)
+            self._keep(self._so_far())
+
+    def _tuning(self) -> list[Planned]:
+        return [run for setup in self._setups for run in setup.tuning()]
+
+    def _final(self) -> list[Planned]:
+        cells = zip(self._setups, self._so_far().cells, strict=True)
+        return [run for setup, cell in cells if cell.lr is not None for run in setup.final(cell.lr)]
 
     def _advance(self, task: Task, step: int) -> None:
         self._steps[task.run.name] = step
@@ -145,7 +168,7 @@ class Comparing:
             side_by_side=self._jobs,
             seeds=self._grid.seeds,
             finished=False,
-            cells=tuple(assemble(place, self._outcomes, self._classes) for place in self._places),
+            cells=tuple(assemble(setup, self._outcomes, self._classes) for setup in self._setups),
         )
 
     def _where(self, comparison: Comparison) -> Comparison:
@@ -160,16 +183,16 @@ class Comparing:
         return comparison
 
 
-def assemble(place: Place, outcomes: Mapping[str, Outcome], classes: int) -> Cell:
-    """What is known of a place so far; the learning rate is chosen when all candidates are known."""
-    tuning = [(run, outcomes[run.name]) for run in place.tuning() if run.name in outcomes]
+def assemble(setup: Setup, outcomes: Mapping[str, Outcome], classes: int) -> Cell:
+    """What is known of a setup so far; the learning rate is chosen when all candidates are known."""
+    tuning = [(run, outcomes[run.name]) for run in setup.tuning() if run.name in outcomes]
     cell = Cell(
-        place.settings.network,
-        settled(place.settings.batch_size),
-        place.settings.method,
-        place.settings.epochs,
-        place.settings.steps,
-        settled(place.settings.optimizer),
+        setup.settings.network,
+        settled(setup.settings.batch_size),
+        setup.settings.method,
+        setup.settings.epochs,
+        setup.settings.steps,
+        settled(setup.settings.optimizer),
         candidates=tuple(
             Candidate(settled(run.settings.lr), _value(outcome.last, classes), _loss(outcome.last), run.name)
             for run, outcome in tuning
@@ -177,10 +200,10 @@ def assemble(place: Place, outcomes: Mapping[str, Outcome], classes: int) -> Cel
         ),
         why_not=next((outcome.why_not for _, outcome in tuning if outcome.why_not), None),
     )
-    if cell.why_not or len(tuning) < len(place.tuning()):
+    if cell.why_not or len(tuning) < len(setup.tuning()):
         return cell
-    lr = best(cell.candidates, lower=not classes) if tuning else place.rates[0]
-    final = [(run, outcomes[run.name]) for run in place.final(lr) if run.name in outcomes]
+    lr = best(cell.candidates, lower=not classes) if tuning else setup.rates[0]
+    final = [(run, outcomes[run.name]) for run in setup.final(lr) if run.name in outcomes]
     why_not = next((outcome.why_not for _, outcome in final if outcome.why_not), None)
     if why_not:
         return replace(cell, why_not=why_not)
@@ -203,17 +226,35 @@ def best(candidates: Sequence[Candidate], *, lower: bool) -> float:
     return max(candidates, key=quality).lr
 
 
-def side_by_side(runs: int, jobs: int | None, device: torch.device) -> tuple[int, int]:
-    """How many runs at a time, and how many threads each.
+def side_by_side(device: torch.device, threads: int = 1) -> int:
+    """How many runs at a time do not slow each other down.
 
-    A core for each run is what keeps them from slowing each other down; cores that are left over become threads. On a
-    GPU they share more than that: of `cnn5` at batch size 128 on an H200 with 16 cores, 4 at a time are each as fast as
-    one alone, 8 take 1.6 times as long.
+    On a CPU as many as have a core, or several, for themselves, and a gigabyte of memory. On a GPU they share more than
+    that: of `cnn5` at batch size 128 on an H200 with 16 cores, 4 at a time are each as fast as one alone, 8 take 1.6
+    times as long.
     """
-    cores = usable_cores()
-    most = cores if device.type == "cpu" else max(cores // 4, 1)
-    jobs = min(jobs or most, runs)
-    return jobs, max(cores // jobs, 1)
+    cores = usable_cores() // threads
+    most = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
+    return max(most, 1)
+
+
+def _check(out: Path) -> None:
+    """Refuse a folder that holds something else."""
+    if not out.exists():
+        return
+    if not out.is_dir() or ((out / RESULTS).exists() and not _is_comparison(out)):
+        raise ValueError(f"{out} holds something else than a comparison; name another folder with --out")
+    others = [path.name for path in out.iterdir() if not path.name.endswith(UNFINISHED)]
+    if others and RESULTS not in others:
+        raise ValueError(f"{out} holds other files ({others[0]}); name another folder with --out")
+
+
+def _is_comparison(out: Path) -> bool:
+    try:
+        Comparison.read(out)
+    except ValueError:
+        return False
+    return True
 
 
 def _value(last: Evaluated | None, classes: int) -> float | None:

@@ -20,6 +20,7 @@ from trimtab.training.run import CHECKPOINT
 from trimtab.training.settings import Settings, from_mapping
 
 SETTINGS = "settings.yaml"
+FILES = (CHECKPOINT, EVENTS, SETTINGS)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
     Raises:
         ValueError: If the folder holds another run and `force` is not set, or something that is not ours.
     """
-    ours = (folder / SETTINGS).exists()
+    ours = any((folder / name).exists() for name in FILES)
     if ours and not force:
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
     try:
@@ -104,7 +105,7 @@ def holds(folder: Path, settings: Settings) -> bool:
 
 def remove(folder: Path) -> None:
     """Take a run's files away; the settings last, since a folder is known as a run's by them."""
-    for name in (CHECKPOINT, EVENTS, SETTINGS):
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
 

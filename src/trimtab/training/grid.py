@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
 from trimtab.data import Dataset
-from trimtab.networks import places as norm_places
+from trimtab.networks import places
+from trimtab.training.methods import Method
 from trimtab.training.recipes import resolve
 from trimtab.training.session import settled
 from trimtab.training.settings import Settings
@@ -63,14 +65,18 @@ class Planned:
     @property
     def name(self) -> str:
         """A folder name that tells the run, with a sum over all that differs from the defaults."""
-        s = self.settings
-        told = {f.name: getattr(s, f.name) for f in fields(Settings) if getattr(s, f.name) != f.default}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{s.network}-{s.method}-b{s.batch_size}-lr{s.lr:g}-s{s.seed}-{digest}"
+        return _name(self.settings)
+
+
+@cache
+def _name(s: Settings) -> str:
+    told = {f.name: getattr(s, f.name) for f in fields(Settings) if getattr(s, f.name) != f.default}
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{s.network}-{s.method}-b{s.batch_size}-lr{s.lr:g}-s{s.seed}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Setup:
     """One network, batch size and method, with the runs it needs.
 
     Attributes:
@@ -104,7 +110,7 @@ class Place:
         return replace(self.settings, log_every=max(self.steps // RECORDS, 1))
 
 
-def places(grid: Grid, dataset: Dataset) -> list[Place]:
+def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
     """All of a grid.
 
     Raises:
@@ -117,7 +123,8 @@ def places(grid: Grid, dataset: Dataset) -> list[Place]:
         raise ValueError("a learning rate is chosen on validation data; set aside some with --validation")
     kept = len(dataset.with_validation(validation)[0])
     for network in grid.networks:
-        norm_places(network)  # knows the networks
+        places(network)  # refuses those that there are not
+    _check_methods(grid.methods)
     result = []
     for network, size, method in product(grid.networks, grid.batch_sizes or (None,), grid.methods):
         told = {} if size is None or size not in grid.epochs else {"epochs": grid.epochs[size]}
@@ -135,8 +142,18 @@ def places(grid: Grid, dataset: Dataset) -> list[Place]:
             raise ValueError(f"a batch of {settings.batch_size} is more than the {kept} samples to train on")
         steps = settings.steps or settled(settings.epochs) * per_epoch
         rates = tuple(sorted(set(grid.lrs))) or around(settled(settings.lr), grid.rates)
-        result.append(Place(settings, rates, steps, grid.seeds, grid.evaluations))
+        result.append(Setup(settings, rates, steps, grid.seeds, grid.evaluations))
     return result
+
+
+def _check_methods(names: Sequence[str]) -> None:
+    """Refuse two names of one method, which would be compared with itself."""
+    seen: dict[Method, str] = {}
+    for name in names:
+        method = replace(Method.parse(name), name="")
+        if method in seen:
+            raise ValueError(f"{seen[method]} and {name} are the same method; name it once")
+        seen[method] = name
 
 
 def around(lr: float, number: int) -> tuple[float, ...]:

@@ -53,8 +53,10 @@ CNN_RATES: dict[int, dict[str, float]] = {
 }
 
 
-def recipe(network: str, data: str, method: Method, batch_size: int | None) -> dict[str, Any]:
-    """All settings that the papers, or else the defaults, have for this combination."""
+def recipe(
+    network: str, data: str, method: Method, batch_size: int | None, optimizer: str | None = None
+) -> dict[str, Any]:
+    """All settings that the papers, or else the defaults, have for this combination (and optimizer, if it is given)."""
     settings = {**DEFAULTS, **_NETWORKS.get(network, {})}
     size = settings["batch_size"] if batch_size is None else batch_size
     if network in ("mlp3x100", "mlp2x100"):
@@ -63,7 +65,7 @@ def recipe(network: str, data: str, method: Method, batch_size: int | None) -> d
         settings |= _rate(CNN_RATES, size, method)
         # Appendix B uses Adam here and prints 0.1 as its learning rate, at which Adam does not learn (docs/results.md);
         # 0.001 is the default of the tutorial that the network is from.
-        if method.name == "vanilla" and size == 128:
+        if method.name == "vanilla" and size == 128 and optimizer in (None, "adam"):
             settings |= {"optimizer": "adam", "lr": 0.001}
         if method.norm == "bn4":  # with a decay of γ and β, whose strength is left open
             settings |= {"optimizer": "adam", "weight_decay": 5e-4, "decay_on": "norms"}
@@ -81,7 +83,8 @@ def recipe(network: str, data: str, method: Method, batch_size: int | None) -> d
 
 def resolve(settings: Settings) -> Settings:
     """With what is open taken from the recipe."""
-    return settings.resolved(recipe(settings.network, settings.data, settings.parsed_method, settings.batch_size))
+    s = settings
+    return settings.resolved(recipe(s.network, s.data, s.parsed_method, s.batch_size, s.optimizer))
 
 
 _NETWORKS: dict[str, dict[str, Any]] = {

@@ -191,7 +191,10 @@ class Run:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within, the first Ctrl-C or SIGTERM only raises a flag; a second one ends the program as usual."""
+    """Within, the first Ctrl-C or SIGTERM only raises a flag; a second one ends the program as usual.
+
+    What the process ignores, as it does under nohup, it goes on ignoring.
+    """
     raised = False
 
     def handle(number: int, frame: object) -> None:
@@ -203,7 +206,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     previous: dict[signal.Signals, Any] = {}
     try:
         for one in (signal.SIGINT, signal.SIGTERM):
-            previous[one] = signal.signal(one, handle)
+            if signal.getsignal(one) != signal.SIG_IGN:
+                previous[one] = signal.signal(one, handle)
     except ValueError:  # not in the main thread, where signals cannot be handled
         previous.clear()
     try:

@@ -101,7 +101,8 @@ class Settings:
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "steps", "log_every", "evaluate_every", "evaluations"), lambda n: n >= 1, "1 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
-    (("lr", "warmup_from", "weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
+    (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
+    (("weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
     (("momentum", "dropout"), lambda x: 0 <= x < 1, "in [0, 1)"),
     (("factor",), lambda x: 0 <= x <= 1, "in [0, 1]"),
 )

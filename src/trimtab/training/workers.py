@@ -26,7 +26,7 @@ from trimtab.records import EVENTS, Evaluated, History
 from trimtab.training import folder as folders
 from trimtab.training.grid import Planned
 from trimtab.training.launch import CannotTrain, launch
-from trimtab.training.run import CHECKPOINT, Progress
+from trimtab.training.run import CHECKPOINT, Ending, Progress
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings
 
@@ -80,22 +80,30 @@ def outcome_of(folder: Path, settings: Settings) -> Outcome | None:
         return None
     if history.ended is None or history.ended.verdict == "interrupted":
         return None
+    (folder / CHECKPOINT).unlink(missing_ok=True)  # if the process ended before it could
     return Outcome(history.evaluated[-1] if history.ended.verdict == "finished" else None)
 
 
 def do(task: Task, show: Callable[[Progress], None] | None = None) -> Outcome | None:
     """Do a run, or the rest of one that was stopped; None if it is stopped now."""
-    settings = task.run.settings
-    resume = folders.holds(task.folder, settings)
     try:
-        session = _session(settings, task.device, task.data_root)
-        ending = launch(session, task.folder, resume=resume, force=True, command=task.command, show=show)
+        try:
+            ending = _launch(task, show, resume=folders.holds(task.folder, task.run.settings))
+        except CannotTrain:
+            raise
+        except ValueError:  # what is there cannot be gone on with
+            ending = _launch(task, show, resume=False)
     except CannotTrain as error:
         return Outcome(why_not=str(error))
     if ending.verdict == "interrupted":
         return None
     (task.folder / CHECKPOINT).unlink(missing_ok=True)  # nothing is left to go on with
     return Outcome(ending.evaluations[-1] if ending.verdict == "finished" else None)
+
+
+def _launch(task: Task, show: Callable[[Progress], None] | None, *, resume: bool) -> Ending:
+    session = _session(task.run.settings, task.device, task.data_root)
+    return launch(session, task.folder, resume=resume, force=True, command=task.command, show=show)
 
 
 def _session(settings: Settings, device: torch.device, data_root: Path | None) -> Session:
@@ -144,9 +152,11 @@ class Workers:
         while waiting or self._busy:
             while waiting and len(self._busy) < at_a_time:
                 process, pipe = self._free.pop() if self._free else self._start()
-                task = waiting.pop()
-                pipe.send(task)
-                self._busy[pipe] = process, task
+                try:
+                    pipe.send(waiting[-1])
+                except OSError:  # it has died while it had nothing to do
+                    continue
+                self._busy[pipe] = process, waiting.pop()
             for ready in multiprocessing.connection.wait(list(self._busy)):
                 assert isinstance(ready, Connection)
                 process, task = self._busy[ready]
@@ -163,13 +173,13 @@ class Workers:
                 if isinstance(message, Outcome):
                     yield task, message
                 elif isinstance(message, str):
-                    raise TrainingFailed(f"the run {task.run.name} failed:\n{message}")
+                    raise TrainingFailed(f"the run {task.run.name} failed: {message}")
                 else:
                     failed.append(task)
 
     def _start(self) -> tuple[BaseProcess, Connection]:
         ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_work, args=(theirs, self._threads), daemon=True)
+        process = _SPAWN.Process(target=_work, args=(theirs, self._threads))
         process.start()
         theirs.close()
         return process, ours
@@ -180,10 +190,13 @@ class Workers:
         for process in processes:
             process.terminate()
         deadline = time.monotonic() + SECONDS_TO_STOP
-        for process in processes:
-            process.join(max(deadline - time.monotonic(), 0))
-            process.kill()
-            process.join()
+        try:
+            for process in processes:
+                process.join(max(deadline - time.monotonic(), 0))
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
 
 
 @contextmanager
@@ -211,6 +224,8 @@ def _work(pipe: Connection, threads: int) -> None:
             message = do(task, lambda progress: pipe.send(progress.step))
         except torch.OutOfMemoryError:
             return  # the device's memory is given back when the process ends
+        except OSError as error:
+            message = str(error)
         except Exception:
             message = traceback.format_exc()
         if message is None:  # told to stop
