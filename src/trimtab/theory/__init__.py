@@ -1,0 +1,8 @@
+"""What the papers predict, as functions (numpy and scipy).
+
+- `trimtab.theory.implicit_decay`: the decay that the noise of batch statistics amounts to.
+- `trimtab.theory.teacher_student`: learning dynamics under batch and weight normalization.
+- `trimtab.theory.generalization`: generalization curves of linear regression.
+- `trimtab.theory.simulation`: the same by drawing, at finite size.
+- `trimtab.theory.bounds`: the theorems on conditioning and smoothness, both sides of each.
+"""

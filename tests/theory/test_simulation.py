@@ -1,0 +1,81 @@
+"""The simulations against what they simulate: the limit of many inputs, autograd, least squares."""
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab.theory.generalization import sgd_curve
+from trimtab.theory.simulation import batch_norm_gradient, simulate, simulate_linear
+from trimtab.theory.teacher_student import solve
+
+
+@pytest.mark.parametrize(("method", "zeta"), [("bn", 0.1), ("wn", 0.0), ("sgd", 0.0)])
+def test_overlap_at_2000_inputs_is_that_of_the_limit(method: str, zeta: float) -> None:
+    t = np.linspace(0, 6, 13)
+    limit = solve(t, 1.0, method=method, zeta=zeta)
+    runs = simulate(t, 1.0, method=method, zeta=zeta, inputs=2000, runs=8)
+    assert limit.overlap[-1] > 0.6
+    assert np.abs(runs.overlap.mean(axis=1) - limit.overlap).max() < 0.02
+    assert np.abs(runs.gamma.mean(axis=1) - limit.gamma).max() < 0.02
+    assert np.abs(runs.length.mean(axis=1) - limit.length).max() < 0.02
+
+
+@pytest.mark.parametrize(("method", "zeta"), [("bn", 0.25), ("wn", 0.0), ("sgd", 0.0)])
+def test_erf_from_another_start(method: str, zeta: float) -> None:
+    start = {"gamma": 1.0 if method == "sgd" else 1.5, "overlap": 0.3, "length": 0.7}
+    t = [0.5, 1.0, 2.0, 4.0]
+    limit = solve(t, 1.5, method=method, zeta=zeta, activation="erf", **start)
+    runs = simulate(t, 1.5, method=method, zeta=zeta, activation="erf", inputs=500, runs=16, **start)
+    for name in ("gamma", "overlap", "length"):
+        assert np.abs(getattr(runs, name).mean(axis=1) - getattr(limit, name)).max() < 0.03, name
+
+
+def test_simulation_starts_exactly_where_it_is_told() -> None:
+    path = simulate([0.0, 0.1], 1.0, gamma=0.6, overlap=-0.4, length=2.0, inputs=50, runs=3)
+    np.testing.assert_allclose(path.gamma[0], 0.6)
+    np.testing.assert_allclose(path.overlap[0], -0.4)
+    np.testing.assert_allclose(path.length[0], 2.0)
+
+
+def test_gradient_through_the_statistics_is_autograd_s() -> None:
+    rng = np.random.default_rng(0)
+    h, y, gamma = rng.standard_normal((3, 7)), rng.standard_normal((3, 7)), rng.standard_normal((3, 1))
+    leaf, scale = torch.tensor(h, requires_grad=True), torch.tensor(gamma, requires_grad=True)
+    unit = (leaf - leaf.mean(1, keepdim=True)) / leaf.std(1, keepdim=True, correction=0)
+    (0.5 * (scale * unit - torch.tensor(y)) ** 2).mean(1).sum().backward()
+    by_h, by_gamma = batch_norm_gradient(h, y, gamma)
+    np.testing.assert_allclose(by_h / 7, leaf.grad, atol=1e-12)
+    np.testing.assert_allclose(by_gamma, scale.grad, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["sgd", "bn"])
+def test_trained_long_both_come_near_the_pseudo_inverse(method: str) -> None:
+    """Away from α = 1, where nothing converges. BatchNorm's batch noise leaves it there too: see the docs."""
+    found = simulate_linear([0.4, 2.5], method=method, inputs=512, steps=6000)
+    curve = sgd_curve(found.alpha)
+    np.testing.assert_allclose(found.excess_risk, curve.excess_risk, rtol=0.12)
+    np.testing.assert_allclose(found.training_loss, curve.training_loss, atol=0.03)
+    np.testing.assert_allclose(found.gap, found.validation_loss - found.training_loss)
+
+
+def test_divergence_is_said() -> None:
+    with pytest.raises(ValueError, match="the runs diverge before t = 400"):
+        simulate([400.0], 8.0, method="sgd", inputs=10, runs=2)
+    with pytest.raises(ValueError, match="eta = 500 is too large"):
+        simulate_linear([1.0], method="sgd", inputs=64, eta=500.0)
+
+
+def test_bad_input_is_named() -> None:
+    for message, call in (
+        ("inputs must be at least 2", lambda: simulate([1.0], 1.0, inputs=1)),
+        ("runs at least 1", lambda: simulate([1.0], 1.0, runs=0)),
+        ("activation must be", lambda: simulate([1.0], 1.0, activation="gelu")),
+        ("zeta is BatchNorm's", lambda: simulate([1.0], 1.0, method="sgd", zeta=1.0)),
+        ("method must be bn or sgd", lambda: simulate_linear([1.0], method="wn", inputs=64)),
+        ("batch_size must be", lambda: simulate_linear([1.0], batch_size=2, inputs=64)),
+        ("noise_variance must be", lambda: simulate_linear([1.0], noise_variance=-1.0, inputs=64)),
+        ("alpha must be", lambda: simulate_linear([0.1], inputs=64)),
+        ("must be positive", lambda: simulate_linear([1.0], inputs=64, steps=0)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

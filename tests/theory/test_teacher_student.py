@@ -1,0 +1,187 @@
+"""The dynamics of the order parameters: averages by quadrature, slopes by differences, ends by integration."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.polynomial.legendre import leggauss
+from scipy.special import erf
+
+from trimtab.theory.teacher_student import Averages, averages, fixed_point, jacobian, rate, slopes, solve, stability
+
+ACTIVATIONS = ("relu", "erf")
+METHODS = (("bn", 0.25), ("bn", 0.0), ("wn", 0.0), ("sgd", 0.0))
+
+
+def by_quadrature(q: float, r: float, activation: str) -> Averages:
+    """I₁, I₂, I₃ over (v, u) = (w*ᵀx, w̃ᵀx), Gaussian with variances 1 and Q² and covariance QR."""
+    if activation == "relu":
+        # Of degree two in (v, u): the radius integrates to 2, and the angle is left, in pieces without a kink.
+        nodes, weights = leggauss(20)
+        turned = math.acos(r)  # u > 0 within a right angle of here, v > 0 within one of 0
+        kinks = sorted({-math.pi, math.pi, *(_wrapped(a + b * math.pi / 2) for a in (0.0, turned) for b in (-1, 1))})
+        left, right = np.array(kinks[:-1])[:, None], np.array(kinks[1:])[:, None]
+        angle = ((left + right) / 2 + (right - left) / 2 * nodes).ravel()
+        weight = ((right - left) / 2 * weights).ravel() / math.pi
+        v, aside = np.cos(angle), np.sin(angle)
+    else:
+        nodes, weights = hermegauss(80)
+        v, aside = (grid.ravel() for grid in np.meshgrid(nodes, nodes))
+        weight = np.outer(weights, weights).ravel() / weights.sum() ** 2
+    u = q * (r * v + math.sqrt(1 - r**2) * aside)
+    if activation == "relu":
+        delta = (u > 0) * (np.maximum(v, 0) - u)
+    else:
+        delta = math.sqrt(2 / math.pi) * np.exp(-(u**2) / 2) * (erf(v / math.sqrt(2)) - erf(u / math.sqrt(2)))
+    return Averages(*(float(np.sum(weight * f)) for f in (delta * u, delta**2, delta * v)))
+
+
+def _wrapped(angle: float) -> float:
+    return (angle + math.pi) % (2 * math.pi) - math.pi
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@given(q=st.floats(0.05, 1.6), r=st.one_of(st.floats(-1, 1), st.sampled_from([-1.0, 0.0, 1.0])))
+def test_averages_against_quadrature(activation: str, q: float, r: float) -> None:
+    assert averages(q, r, activation) == pytest.approx(by_quadrature(q, r, activation), abs=1e-6)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_averages_against_drawn_inputs(activation: str) -> None:
+    q, r = 1.2, 0.6
+    rng = np.random.default_rng(0)
+    v, aside = rng.standard_normal((2, 400_000))
+    u = q * (r * v + math.sqrt(1 - r**2) * aside)
+    if activation == "relu":
+        delta = (u > 0) * (np.maximum(v, 0) - u)
+    else:
+        delta = math.sqrt(2 / math.pi) * np.exp(-(u**2) / 2) * (erf(v / math.sqrt(2)) - erf(u / math.sqrt(2)))
+    for found, drawn in zip(averages(q, r, activation), (delta * u, delta**2, delta * v), strict=True):
+        assert abs(found - drawn.mean()) < 4 * drawn.std() / math.sqrt(drawn.size)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@given(q=st.floats(0.2, 2), r=st.floats(-0.95, 0.95))
+def test_slopes_against_differences(activation: str, q: float, r: float) -> None:
+    step = 1e-5
+    by_q, by_r = slopes(q, r, activation)
+    for slope, ahead, behind in (
+        (by_q, averages(q + step, r, activation), averages(q - step, r, activation)),
+        (by_r, averages(q, r + step, activation), averages(q, r - step, activation)),
+    ):
+        assert slope == pytest.approx((np.array(ahead) - np.array(behind)) / (2 * step), abs=1e-6)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("method", "zeta"), METHODS)
+@given(gamma=st.floats(0.4, 2), overlap=st.floats(-0.9, 0.9), length=st.floats(0.6, 2), eta=st.floats(0.1, 2))
+def test_jacobian_against_differences(
+    activation: str, method: str, zeta: float, gamma: float, overlap: float, length: float, eta: float
+) -> None:
+    kind = {"method": method, "zeta": zeta, "activation": activation}
+    state = np.array([length if method == "sgd" else gamma, overlap, length])
+    found = jacobian(state, eta, **kind)
+    for column in range(3):
+        move = np.zeros(3)
+        move[column] = 1e-6
+        if method == "sgd":  # γ and L are one
+            move[0] = move[2]
+        slope = (rate(state + move, eta, **kind) - rate(state - move, eta, **kind)) / 2e-6
+        if method == "sgd":
+            slope[0] = 0.0
+            if column == 0:
+                slope[:] = 0.0
+        np.testing.assert_allclose(found[:, column], slope, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@given(zeta=st.floats(0, 20))
+def test_fixed_point_stands_still_to_first_order(activation: str, zeta: float) -> None:
+    point = fixed_point(zeta=zeta, activation=activation, length=1.5)
+    moved = rate(point, 1e-4, zeta=zeta, activation=activation) / 1e-4
+    assert np.abs(moved).max() < 1e-3  # what is left is η·I₂
+    assert moved[0] == pytest.approx(0, abs=1e-10)
+
+
+def test_fixed_points_have_the_values_of_the_table() -> None:
+    assert fixed_point(zeta=0.25) == (1 / 1.5, 1.0, 1.0)
+    assert fixed_point(method="wn", length=2.0) == (1.0, 1.0, 2.0)
+    assert fixed_point(method="sgd", activation="erf") == (1.0, 1.0, 1.0)
+    assert fixed_point(zeta=0.1, activation="erf").gamma == pytest.approx(0.670, abs=5e-4)
+    assert fixed_point(zeta=0.25, activation="erf").gamma == pytest.approx(0.509, abs=5e-4)
+
+
+@given(zeta=st.floats(0, 3), eta=st.floats(0.05, 5), length=st.floats(0.5, 3))
+def test_relu_learning_rates_in_closed_form(zeta: float, eta: float, length: float) -> None:
+    found = stability(eta, zeta=zeta, length=length)
+    assert found.eta_max == pytest.approx(2 + 4 * zeta)
+    assert found.eta_eff == pytest.approx(eta / (1 + 2 * zeta) / length**2)
+    assert found.lambda_gamma == pytest.approx(-eta * (0.5 + zeta))
+    assert found.stable == (found.eta_eff < found.eta_max)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("method", "zeta"), METHODS)
+def test_eigenvalues_are_those_of_the_jacobian(activation: str, method: str, zeta: float) -> None:
+    """Apart from the I₂ that the paper drops, which is 0 for ζ = 0."""
+    eta, length = 0.3, 1.0 if method == "sgd" else 1.4
+    found = stability(eta, method=method, zeta=zeta, activation=activation, length=length)
+    point = found.fixed_point
+    exact = jacobian(point, eta, method=method, zeta=zeta, activation=activation)
+    dropped = eta**2 * point.gamma**2 / (2 * length**4) * averages(point.gamma, 1.0, activation).i2
+    assert exact[1, 1] == pytest.approx(found.lambda_overlap - dropped, rel=1e-9)
+    if zeta == 0:
+        expected = [0.0, found.lambda_overlap, found.lambda_gamma]
+        np.testing.assert_allclose(np.sort(np.linalg.eigvals(exact)), np.sort(expected), atol=1e-12)
+
+
+@pytest.mark.parametrize(("method", "eta"), [("wn", 0.5), ("sgd", 0.5), ("sgd", 1.9), ("sgd", 2.1), ("wn", 2.1)])
+def test_the_way_to_the_fixed_point_is_the_eigenvalue(method: str, eta: float) -> None:
+    t = np.array([0.5, 1.0])
+    path = solve(t, eta, method=method, overlap=1 - 1e-6)
+    away = 1 - path.overlap
+    assert math.log(away[1] / away[0]) / 0.5 == pytest.approx(stability(eta, method=method).lambda_overlap, abs=5e-3)
+
+
+def test_a_short_weight_grows_until_its_rate_is_stable() -> None:
+    """WN with η_eff = η/L² far above the maximum of 2: SGD diverges there, WN lengthens w instead."""
+    path = solve(np.linspace(0, 400, 50), 3.0, method="wn", length=0.3)
+    assert 3.0 / path.length[0] ** 2 > 30
+    assert 3.0 / path.length[-1] ** 2 < 2
+    assert path.overlap[-1] > 0.999
+    sgd = solve([20.0], 3.0, method="sgd")
+    assert sgd.length[-1] > 100
+
+
+def test_batch_norm_ends_at_its_fixed_point_while_its_weight_grows() -> None:
+    path = solve(np.linspace(0, 2000, 20), 0.2, zeta=0.25)
+    assert path.gamma[-1] == pytest.approx(1 / 1.5, abs=2e-3)
+    assert path.overlap[-1] == pytest.approx(1, abs=5e-3)
+    assert path.length[-1] > path.length[-2] > 1
+
+
+def test_divergence_is_said() -> None:
+    with pytest.raises(ValueError, match="the dynamics diverge"):
+        solve([2000.0], 8.0, method="sgd")
+
+
+def test_bad_input_is_named() -> None:
+    for message, call in (
+        ("method must be one of bn, wn, sgd", lambda: solve([1.0], 1.0, method="ln")),
+        ("activation must be one of relu, erf", lambda: averages(1.0, 1.0, "gelu")),
+        ("eta must be positive", lambda: solve([1.0], math.nan)),
+        ("zeta must be 0 or larger", lambda: fixed_point(zeta=-0.1)),
+        ("zeta is BatchNorm's decay", lambda: solve([1.0], 1.0, method="wn", zeta=0.1)),
+        ("overlap must lie", lambda: solve([1.0], 1.0, overlap=1.5)),
+        ("length must be positive", lambda: solve([1.0], 1.0, length=0.0)),
+        ("length must be positive", lambda: fixed_point(length=-1.0)),
+        ("gamma must be positive", lambda: solve([1.0], 1.0, gamma=0.0)),
+        ("set length alone", lambda: solve([1.0], 1.0, method="sgd", gamma=0.5)),
+        ("times must be", lambda: solve([], 1.0)),
+        ("times must be", lambda: solve([2.0, 1.0], 1.0)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
