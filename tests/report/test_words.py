@@ -58,8 +58,7 @@ def test_the_sentence_says_what_there_is() -> None:
         "size 1). In 1 of these the range of another method over the seeds overlaps that of the best: the seeds do not "
         "tell them apart. Of the 2 in which BNP is not best, that is so for it in 1. Over the batch size 1 BNP is on "
         "average 10.0 points below the plain network. Cannot train: BatchNorm in 1 setting. 1 of 5 "
-        "learning rates are at "
-        "the edge of those tried: better ones may lie outside."
+        "learning rates is at the edge of those tried: a better one may lie outside."
     )
     good = (cell("a", 4, "bn", 0.5), cell("a", 4, "bnp", 0.75), cell("a", 2, "bn", 0.7), cell("a", 2, "bnp", 0.6))
     assert conclusion(comparison(*good)) == (

@@ -136,7 +136,8 @@ def _reservations(comparison: Comparison) -> list[str]:
     chosen = [cell for cell in comparison.cells if cell.lr is not None and cell.candidates]
     edge = sum(cell.lr_at_edge for cell in chosen)
     if edge:
+        verb = "is" if edge == 1 else "are"
         found.append(
-            f"{edge} of {len(chosen)} learning rates are at the edge of those tried: better ones may lie outside."
+            f"{edge} of {len(chosen)} learning rates {verb} at the edge of those tried: a better one may lie outside."
         )
     return found
