@@ -1,12 +1,33 @@
 """trimtab: what batch normalization does to training, as preconditioner, measurement and prediction."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, without_batchnorm
+
+if TYPE_CHECKING:
+    from trimtab.theory.from_model import predict
 
 try:
     __version__ = version("trimtab")
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["BNP", "Moments", "Rows", "TrimtabWarning", "__version__", "register_layer", "without_batchnorm"]
+__all__ = [
+    "BNP",
+    "Moments",
+    "Rows",
+    "TrimtabWarning",
+    "__version__",
+    "predict",
+    "register_layer",
+    "without_batchnorm",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "predict":  # scipy is imported when it is asked for, not before
+        from trimtab.theory.from_model import predict
+
+        return predict
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import trimtab
-from trimtab.cli import compare, data, report, train
+from trimtab.cli import compare, data, predict, report, train
 from trimtab.cli.common import CommandError
 
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compare.add_compare(commands)
     train.add(commands)
     report.add(commands)
+    predict.add(commands)
     data.add(commands)
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):

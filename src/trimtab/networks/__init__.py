@@ -1,5 +1,5 @@
 """The architectures of the papers, with the normalization as an argument."""
 
-from trimtab.networks.registry import NETWORKS, build, places
+from trimtab.networks.registry import NETWORKS, build, input_shape, places
 
-__all__ = ["NETWORKS", "build", "places"]
+__all__ = ["NETWORKS", "build", "input_shape", "places"]

@@ -188,6 +188,11 @@ def places(name: str) -> int:
     return builder.places
 
 
+def input_shape(name: str) -> tuple[int, ...]:
+    """The shape of one input that a network has in its paper."""
+    return _find(name).input_shape
+
+
 def _find(name: str) -> Network:
     if name not in _REGISTRY:
         _unknown("network", name, _REGISTRY)

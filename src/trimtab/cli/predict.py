@@ -1,0 +1,146 @@
+"""`trimtab predict`: the largest stable learning rate of a network, by mean field, and measured beside it."""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimtab.cli.common import CommandError, add_data_root, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trimtab.cli.common import Commands
+
+
+Statistics = Literal["frozen", "train"]
+STATISTICS: tuple[Statistics, ...] = ("frozen", "train")
+CASES = [(statistics, outputs) for statistics in STATISTICS for outputs in ("one", "all")]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured eigenvalue and what is predicted for it.
+
+    Attributes:
+        statistics: `frozen` or `train`.
+        outputs: `one`, as mean field has it, or `all`.
+        measured: The eigenvalue.
+        predicted: Mean field's.
+    """
+
+    statistics: Statistics
+    outputs: str
+    measured: float
+    predicted: float
+
+
+def add(commands: "Commands") -> None:
+    """Declare the command."""
+    from trimtab.networks import NETWORKS
+    from trimtab.norms import NORMS
+
+    parser = commands.add_parser(
+        "predict",
+        help="the largest stable learning rate of a network, by mean field",
+        description="Mean field's largest eigenvalue of the Fisher matrix of a network at the start of training, and "
+        "the largest stable learning rate for the squared error.",
+    )
+    parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
+    parser.add_argument("--norm", default="none", help=f"one of {', '.join(NORMS)} (%(default)s)")
+    parser.add_argument("--gamma", type=float, default=1.0, help="where each γ of the norm starts (%(default)s)")
+    parser.add_argument("--sigma-w2", type=float, default=2.0, help="weights' variance times fan-in, mf- networks")
+    parser.add_argument("--sigma-b2", type=float, default=0.5, help="biases' variance, mf- networks")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the optimizer (%(default)s)")
+    parser.add_argument("--statistics", choices=STATISTICS, default="frozen", help="of BatchNorm (%(default)s)")
+    parser.add_argument("--data", help="measure the inputs' moments on this data set; else white noise is assumed")
+    add_data_root(parser)
+    parser.add_argument("--measure", action="store_true", help="measure the eigenvalue beside it")
+    parser.add_argument("--samples", type=positive, default=128, help="to measure on (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the samples (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict, and measure if asked to."""
+    try:
+        return _predict(options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _predict(options: argparse.Namespace) -> int:
+    import torch
+
+    from trimtab.networks import input_shape
+    from trimtab.theory.from_model import predict
+
+    torch.manual_seed(options.seed)
+    inputs, shape, classes = _inputs(options)
+    model = _network(options, shape, classes)
+    shape = shape or input_shape(options.network)
+    samples = options.samples if inputs is None else len(inputs)
+    told: Any = {"momentum": options.momentum, "inputs": inputs, "samples": samples if options.measure else None}
+    prediction = predict(model, shape, statistics=options.statistics, **told)
+    found: list[Measured] = []
+    if options.measure:
+        x = torch.randn(samples, *shape) if inputs is None else inputs
+        both = {name: predict(model, shape, statistics=name, **told).lambda_max for name in STATISTICS}
+        found = [Measured(name, outputs, measured(model, x, name, outputs), both[name]) for name, outputs in CASES]
+    if options.json:
+        named = {"network": options.network, "norm": options.norm, "data": options.data, "seed": options.seed}
+        more = {"measured": [asdict(one) for one in found]} if found else {}
+        print(json.dumps({**named, **prediction.to_dict(), **more}, indent=2))
+    else:
+        print(prediction)
+        _print_measured(found, samples)
+    return 0
+
+
+def _network(options: argparse.Namespace, shape: tuple[int, ...] | None, classes: int) -> "nn.Module":
+    from trimtab.networks import build
+    from trimtab.norms import Norm
+
+    norm = Norm.parse(options.norm)
+    if options.gamma != 1.0:
+        norm = replace(norm, gamma=options.gamma)
+    sigmas = {"sigma_w2": options.sigma_w2, "sigma_b2": options.sigma_b2}
+    return build(options.network, norm, input_shape=shape, classes=classes, **sigmas)
+
+
+def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, tuple[int, ...] | None, int]":
+    """The first samples of the data set, standardized as for training, with their shape and the number of classes."""
+    if options.data is None:
+        return None, None, 10
+    import torch
+
+    from trimtab.data import DataError, ImageFolder, batches, load
+
+    try:
+        data = load(options.data, options.data_root)
+    except DataError as error:
+        raise ValueError(str(error)) from error
+    if isinstance(data, ImageFolder):
+        raise ValueError(f"--data {options.data} lies in files; take a data set that is read into memory.")
+    count = min(max(options.samples, 2), len(data.train))
+    chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(options.seed))[:count]
+    (batch,) = batches(data.train.take(chosen), count, dataset=data)
+    return batch[0], data.input_shape, data.classes or data.train.targets.shape[1]
+
+
+def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: str) -> float:
+    """The largest eigenvalue, of one output or of all."""
+    from trimtab.probes import fisher_lambda_max
+
+    return fisher_lambda_max(model, x, statistics=statistics, outputs=0 if outputs == "one" else "all")
+
+
+def _print_measured(found: list[Measured], samples: int) -> None:
+    if not found:
+        return
+    print(f"\n{f'λ_max on {samples} samples':<32}{'measured':>10}{'predicted':>11}{'ratio':>8}")
+    for one in found:
+        name = f"{'frozen statistics' if one.statistics == 'frozen' else 'train mode'}, {one.outputs} output"
+        ratio = f"{one.predicted / one.measured:.3f}" if one.measured else "–"
+        print(f"{name + 's' * (one.outputs == 'all'):<32}{one.measured:>10.4g}{one.predicted:>11.4g}{ratio:>8}")

@@ -1,0 +1,223 @@
+"""From a list of layer descriptions to the graph that the order parameters run through."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from trimtab.theory.activations import Activation
+from trimtab.theory.graph import Node, Operation
+from trimtab.theory.layers import Conv, Dense, Layer, MaxPool, Pool, Residual, pair
+from trimtab.theory.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
+from trimtab.theory.pooling import ActivatedMaxPool
+from trimtab.theory.positions import Sites, Window
+
+# What still has to happen before a layer may read a value: normalization and activation, the activation alone, nothing.
+Pending = Literal["norm", "activation", "nothing"]
+
+
+def assemble(
+    layers: Sequence[Layer],
+    *,
+    sigma_w2: float | Sequence[float],
+    sigma_b2: float | Sequence[float],
+    gamma: float | Sequence[float] | None,
+    activation: Activation,
+    frozen: bool = True,
+) -> "Assembly":
+    """The graph of a list of layers; see `mean_field` for the arguments. Without a γ there is no normalization.
+
+    Raises:
+        ValueError: If layers do not fit to each other, or numbers to the layers.
+    """
+    if not layers or not all(isinstance(layer, Dense | Conv | Pool | Residual) for layer in layers):
+        raise ValueError("layers must be one or more of Dense, Conv, Pool, MaxPool and Residual.")
+    if not isinstance(layers[-1], Dense | Conv):
+        raise ValueError("layers must end with the linear output layer, a Dense or a Conv.")
+    affine = len(list(_affine(layers)))
+    start, image = _start(layers)
+    what = "dense and convolutional layers"
+    weights, biases = (
+        _numbers(name, value, affine, what) for name, value in (("sigma_w2", sigma_w2), ("sigma_b2", sigma_b2))
+    )
+    counter = Assembly(weights, biases, None, activation, frozen, start, image)
+    counter.add(layers)
+    if gamma is None:
+        return counter
+    gammas = _numbers("gamma", gamma, counter.places, "places of a normalization", negative=True)
+    assembly = Assembly(weights, biases, gammas, activation, frozen, start, image)
+    assembly.add(layers)
+    return assembly
+
+
+class Assembly:
+    """Builds the nodes, layer by layer, and knows the shape that it has come to."""
+
+    def __init__(
+        self,
+        sigma_w2: Sequence[float],
+        sigma_b2: Sequence[float],
+        gamma: Sequence[float] | None,
+        activation: Activation,
+        frozen: bool,
+        start: tuple[int, int, int],
+        image: bool,
+    ) -> None:
+        self.start = start
+        self.nodes: list[Node] = []
+        self.places = 0
+        self.padded = False
+        self.most_positions = 1
+        self._numbers: Iterator[tuple[int, float, float]] = iter(
+            [(number, w, b) for number, (w, b) in enumerate(zip(sigma_w2, sigma_b2, strict=True), start=1)]
+        )
+        self._gamma = gamma
+        self._activation = activation
+        self._frozen = frozen
+        self._last = -1
+        self._channels, self._size = start[0], (start[1], start[2])
+        self._pending: Pending = "nothing"
+        self.image = image
+        self._image = image
+
+    def add(self, layers: Sequence[Layer]) -> None:
+        """All layers in order; what is pending after the last one stays undone, since the output is linear."""
+        for layer in layers:
+            if isinstance(layer, Residual):
+                self._residual(layer)
+            elif isinstance(layer, Pool):
+                self._pool(layer)
+            else:
+                self._activate()
+                self._layer(layer)
+
+    def _residual(self, block: Residual) -> None:
+        if not block.preactivation:
+            self._activate()
+        raw = (self._last, self._channels, self._size, self._pending)
+        self._activate()
+        activated = (self._last, self._channels, self._size, self._pending)
+        for number, layer in enumerate(block.branch):
+            if number:
+                self._activate()
+            self._layer(layer)
+        if not block.preactivation:
+            self._normalize()
+        branch, shape = self._last, (self._channels, self._size)
+        if block.shortcut is None:
+            skip = raw
+        else:
+            self._last, self._channels, self._size, self._pending = activated
+            self._layer(block.shortcut)
+            if not block.preactivation:
+                self._normalize()
+            skip = (self._last, self._channels, self._size, self._pending)
+        if skip[1:3] != shape:
+            raise ValueError(
+                f"the branch of a Residual ends with {_shape(*shape)} and its skip with {_shape(*skip[1:3])}; "
+                "give it a shortcut that fits."
+            )
+        self._append(Add(), branch, skip[0])
+        self._channels, self._size = shape
+        self._pending = "norm" if block.preactivation else "activation"
+
+    def _pool(self, pool: Pool) -> None:
+        window = pool.window(self._size)
+        if isinstance(pool, MaxPool) and self._pending != "nothing":
+            self._normalize()
+            self._append(ActivatedMaxPool(self._activation, window), self._last)
+            self._pending = "nothing"
+        elif isinstance(pool, MaxPool):
+            raise ValueError("a MaxPool must stand directly after a Dense, Conv or Residual layer.")
+        else:
+            self._activate()
+            self._append(MeanPool(window), self._last)
+        self._resize(window, "kernel of a pooling")
+
+    def _layer(self, layer: Dense | Conv) -> None:
+        number, sigma_w2, sigma_b2 = next(self._numbers)
+        name = f"layer {number}"
+        inputs = layer.width_in if isinstance(layer, Dense) else layer.channels_in
+        if isinstance(layer, Dense):
+            if self._image:
+                self._image = False
+                self._append(Flatten(), self._last)
+                self._channels, self._size = self._channels * self._size[0] * self._size[1], (1, 1)
+            window, outputs = Window((1, 1)), layer.width_out
+        else:
+            if not self._image:
+                raise ValueError(f"{name} is a Conv, but what comes to it is no image.")
+            window, outputs = layer.window, layer.channels_out
+            if layer.size is not None and pair(layer.size, "size") != self._size:
+                raise ValueError(f"{name} has size {layer.size}, but {_shape(self._channels, self._size)} come to it.")
+        if inputs != self._channels:
+            raise ValueError(f"{name} reads {inputs} channels, but {self._channels} come to it.")
+        operation = Affine(name, outputs, inputs * window.sites, sigma_w2, sigma_b2, window)
+        self._append(operation, self._last)
+        self._channels = outputs
+        self._resize(window, f"kernel of {name}")
+        self._pending = "norm"
+
+    def _resize(self, window: Window, what: str) -> None:
+        size = window.output(self._size)
+        if min(size) < 1:
+            raise ValueError(f"the {what} does not fit into {self._size[0]}×{self._size[1]} positions.")
+        self.padded |= any(window.padding)
+        self.most_positions = max(self.most_positions, self._size[0] * self._size[1])
+        self._size = size
+
+    def _normalize(self) -> None:
+        if self._pending != "norm":
+            return
+        if self._gamma is not None:
+            gamma = self._gamma[self.places]
+            self._append(Normalize(f"norm {self.places + 1}", gamma**2, frozen=self._frozen), self._last)
+        self.places += 1
+        self._pending = "activation"
+
+    def _activate(self) -> None:
+        self._normalize()
+        if self._pending == "activation":
+            self._append(Activate(self._activation), self._last)
+        self._pending = "nothing"
+
+    def _append(self, operation: Operation, *inputs: int) -> None:
+        self.nodes.append(Node(operation, inputs))
+        self._last = len(self.nodes) - 1
+
+
+def _affine(layers: Sequence[Layer]) -> Iterator[Dense | Conv]:
+    for layer in layers:
+        if isinstance(layer, Residual):
+            yield from layer.branch
+            if layer.shortcut is not None:
+                yield layer.shortcut
+        elif not isinstance(layer, Pool):
+            yield layer
+
+
+def _start(layers: Sequence[Layer]) -> tuple[tuple[int, int, int], bool]:
+    """Channels, height and width of the input, and whether it is an image."""
+    first: Layer | None = layers[0]
+    while isinstance(first, Residual):
+        first = first.branch[0]
+    if isinstance(first, Dense):
+        return (first.width_in, 1, 1), False
+    if isinstance(first, Conv) and first.size is not None:
+        return (first.channels_in, *pair(first.size, "size")), True
+    raise ValueError("layers must begin with a Dense, or with a Conv that says the size of its input.")
+
+
+def _shape(channels: int, size: Sites) -> str:
+    return f"{channels} channels of {size[0]}×{size[1]} positions"
+
+
+def _numbers(name: str, given: float | Sequence[float], count: int, what: str, negative: bool = False) -> list[float]:
+    values = np.asarray(given, dtype=float)
+    if values.ndim == 0:
+        values = np.full(count, float(values))
+    if values.shape != (count,):
+        raise ValueError(f"{name} must be one number or {count}, one for each of the {what}, not {values.size}.")
+    if not np.isfinite(values).all() or (not negative and (values < 0).any()):
+        raise ValueError(f"{name} must be finite{'' if negative else ' and 0 or larger'}, not {given!r}.")
+    return [float(value) for value in values]

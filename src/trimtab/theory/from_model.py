@@ -1,0 +1,179 @@
+"""What mean field says of a real module: its layers, variances and γ are read off, and its data if they are given."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trimtab.theory.activations import Array
+from trimtab.theory.graph import State, propagate
+from trimtab.theory.mean_field import GRID_LIMIT, max_learning_rate
+from trimtab.theory.positions import Grid, Layout, Uniform
+from trimtab.theory.reading import Reading
+from trimtab.theory.tracing import channels_and_size
+
+PAIRS = 2**25  # of positions, over all nodes: a quarter of a gigabyte, and seconds
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What mean field predicts for a module; print it for a table.
+
+    Attributes:
+        lambda_max: The largest eigenvalue of the Fisher matrix of the mean over samples of ½‖f − y‖².
+        upper_bound: What it cannot exceed (meanfield, eq. 147).
+        terms: What each layer's parameters add to it, by the layer's name.
+        unseen: What could not be accounted for, a sentence each.
+        momentum: That of the learning rates.
+        statistics: How BatchNorm's statistics are taken.
+        samples: The size of the data set that it is for; None: infinite.
+        q_hat0: Mean square of the inputs.
+        q_hat0_xy: Mean product of two samples at the same position.
+        q_hat0_alphabeta: Mean product of two samples at different positions.
+    """
+
+    lambda_max: float
+    upper_bound: float
+    terms: dict[str, float]
+    unseen: tuple[str, ...]
+    momentum: float
+    statistics: str
+    samples: int | None
+    q_hat0: float
+    q_hat0_xy: float
+    q_hat0_alphabeta: float
+
+    @property
+    def max_learning_rate(self) -> float:
+        """η* = 2(1 + μ)/λ_max (meanfield, eq. 7)."""
+        return max_learning_rate(self.lambda_max, self.momentum)
+
+    @property
+    def optimal_learning_rate(self) -> float:
+        """Half of it (the footnote to eq. 7)."""
+        return self.max_learning_rate / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; an infinite learning rate is None."""
+        rates = {name: getattr(self, name) for name in ("max_learning_rate", "optimal_learning_rate")}
+        finite = {name: rate if math.isfinite(rate) else None for name, rate in rates.items()}
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **finite}
+
+    def __str__(self) -> str:
+        """A table of the terms, the eigenvalue, the learning rates and what is unseen."""
+        rows = [(name, f"{value:.4g}", self._share(value)) for name, value in self.terms.items()]
+        rows += [
+            ("λ_max", f"{self.lambda_max:.4g}", ""),
+            ("largest learning rate", f"{self.max_learning_rate:.3g}", ""),
+            ("optimal learning rate", f"{self.optimal_learning_rate:.3g}", ""),
+        ]
+        widths = [max(len(row[i]) for row in [*rows, ("layer", "adds", "share")]) for i in range(3)]
+        lines = [f"{'layer':<{widths[0]}}  {'adds':>{widths[1]}}  {'share':>{widths[2]}}".rstrip()]
+        lines += [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
+        lines.insert(len(self.terms) + 1, "─" * (sum(widths) + 4))
+        if self.unseen:
+            lines += ["Not accounted for:", *(f"- {sentence}" for sentence in self.unseen)]
+        return "\n".join(lines)
+
+    def _share(self, value: float) -> str:
+        total = math.fsum(self.terms.values())
+        return f"{100 * value / total:.1f} %" if total > 0 else ""
+
+
+def predict(
+    model: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    momentum: float = 0.0,
+    inputs: Tensor | None = None,
+    statistics: Literal["frozen", "train"] = "frozen",
+    samples: int | None = None,
+) -> Prediction:
+    """The largest Fisher eigenvalue and the largest stable learning rate of a module, by mean field, without training.
+
+    The weights are taken for independent Gaussians of each layer's own variance: right at the start of training, and
+    less so the longer it lasts. All weights, biases, γ and β that are known are counted. The model is left as it is.
+
+    Args:
+        model: Any module that torch.fx can trace.
+        input_shape: The shape of one input, without the dimension of samples.
+        momentum: Of the optimizer, in [0, 1).
+        inputs: Data, (samples, *input_shape), whose moments are measured; None: mean square 1, and no product of two.
+        statistics: `frozen`: BatchNorm's gradient does not pass through its statistics, as in the paper. `train`: it
+            does.
+        samples: The size of the data set; None: infinite.
+
+    Raises:
+        ValueError: If the model cannot be traced, an argument makes no sense, or there is nothing to predict.
+    """
+    shape = tuple(input_shape)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(f"input_shape must be positive whole numbers, not {input_shape!r}.")
+    if statistics not in ("frozen", "train"):
+        raise ValueError(f"statistics must be 'frozen' or 'train', not {statistics!r}.")
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
+    max_learning_rate(1.0, momentum)  # refuse it before anything is done
+    reading = Reading(model, shape, frozen=statistics == "frozen")
+    layout = _layout(reading, channels_and_size(shape)[1])
+    v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
+    flow = propagate(reading.nodes, State(layout, v, c))
+    terms: dict[str, float] = {}
+    diagonal = math.fsum(term.diagonal for term in flow.terms)
+    for term in flow.terms:
+        part = 0.0 if samples is None else (term.diagonal - term.value) / samples
+        terms[term.layer] = terms.get(term.layer, 0.0) + term.value + part
+    return Prediction(
+        lambda_max=math.fsum(terms.values()),
+        upper_bound=diagonal,
+        terms=terms,
+        unseen=tuple(reading.unseen),
+        momentum=momentum,
+        statistics=statistics,
+        samples=samples,
+        q_hat0=layout.mean(v),
+        q_hat0_xy=layout.mean(layout.same(c)),
+        q_hat0_alphabeta=layout.mean_other(c),
+    )
+
+
+def measured(inputs: Tensor, shape: tuple[int, ...], layout: Layout) -> tuple[Array, Array]:
+    """q̂⁰, and q̂⁰_xy with q̂⁰_αβ or at each pair of positions, of data.
+
+    Raises:
+        ValueError: If they are not of that shape, fewer than two, or not finite.
+    """
+    if not isinstance(inputs, Tensor) or tuple(inputs.shape[1:]) != shape or len(inputs) < 2:
+        found = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise ValueError(f"inputs must be two samples or more of the shape {shape}, not {found}.")
+    x = inputs.detach().double().cpu()
+    if not torch.isfinite(x).all():
+        raise ValueError("inputs must be finite; there is an infinity or a NaN among them.")
+    samples, channels, positions = len(x), channels_and_size(shape)[0], layout.count
+    x = x.reshape(samples, channels, positions)
+    pairs = samples * (samples - 1) * channels
+    total = x.sum(0)
+    same = (total.square().sum(0) - x.square().sum((0, 1))) / pairs
+    if isinstance(layout, Grid):
+        flat = x.reshape(samples * channels, positions)
+        c = (total.T @ total - flat.T @ flat) / pairs
+        v = x.square().mean((0, 1))
+        return v.numpy().reshape(layout.size), c.numpy().reshape(layout.size * 2)
+    everywhere = float((total.sum(1).square().sum() - x.sum(2).square().sum()) / pairs)
+    equal = float(same.sum())
+    other = (everywhere - equal) / (positions * (positions - 1)) if positions > 1 else 0.0
+    return layout.fill(float(x.square().mean()), equal / positions, other)
+
+
+def _layout(reading: Reading, size: tuple[int, int]) -> Layout:
+    """Each position by itself where there is padding, unless that would take too much memory."""
+    if not reading.padded:
+        return Uniform(size)
+    if np.prod(size) <= GRID_LIMIT and reading.pairs_of_positions(size) <= PAIRS:
+        return Grid(size)
+    reading.say("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
+    return Uniform(size)

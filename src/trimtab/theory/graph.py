@@ -1,0 +1,136 @@
+"""Order parameters through any network without loops: forward through a graph of operations, and back.
+
+Each operation maps the state of its inputs, (v, c) as in `positions`, to that of its output, and the order parameters
+of the gradient at its output back to those at its inputs. Of the gradient, v and c are sums over channels, as q̃ is.
+What reads a model, and what reads a list of layers, both build such a graph.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trimtab.theory.activations import Array
+from trimtab.theory.positions import Layout
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a feature map.
+
+    Attributes:
+        layout: Its positions.
+        v: q or q̂: for one sample at one position.
+        c: q_xy and q_αβ,xy, or q̂'s: for two samples at two positions.
+        mean: The mean over units: 0 after weights of mean 0, not after an activation. v and c are not about it.
+    """
+
+    layout: Layout
+    v: Array
+    c: Array
+    mean: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What is known of the gradient of one output with respect to a feature map; sums over channels.
+
+    Attributes:
+        v: q̃: for one sample at one position.
+        c: q̃_xy and q̃_αβ,xy.
+        radial: Computes the same two for the gradient times the feature itself, where the next operation knows them
+            better than by taking both for independent; a γ alone needs them.
+    """
+
+    v: Array
+    c: Array
+    radial: Callable[[], tuple[Array, Array]] | None = None
+
+    def __add__(self, other: "Gradient") -> "Gradient":
+        """Both ways from a fork; their weights are independent."""
+        return Gradient(self.v + other.v, self.c + other.c)
+
+
+@dataclass(frozen=True)
+class Term:
+    """What one parameter adds to λ_max.
+
+    Attributes:
+        layer: The layer's name.
+        parameter: `weight`, `bias`, `gamma` or `beta`.
+        value: Its mean over pairs of different samples: f_l (eq. 155).
+        diagonal: Its mean over single samples: what it adds to the upper bound (eq. 147).
+    """
+
+    layer: str
+    parameter: str
+    value: float
+    diagonal: float
+
+
+class Operation(Protocol):
+    """One node's doing."""
+
+    def forward(self, *inputs: State) -> State:
+        """The state of the output."""
+        ...
+
+    def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> Sequence[Gradient]:
+        """The gradient at each input."""
+        ...
+
+    def terms(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Term]:
+        """What its parameters add."""
+        ...
+
+
+class Parameterless:
+    """An operation that has no parameters."""
+
+    def terms(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Term]:
+        """None."""
+        return []
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation and the numbers of the nodes that it reads; -1 is the network's input."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What came out: a state and a gradient for each node, and the terms in forward order."""
+
+    states: list[State]
+    gradients: list[Gradient | None]
+    terms: list[Term]
+
+
+def forward(nodes: Sequence[Node], start: State) -> list[State]:
+    """The states of all nodes, each of which reads earlier ones."""
+    states: list[State] = []
+    for node in nodes:
+        states.append(node.operation.forward(*(start if i < 0 else states[i] for i in node.inputs)))
+    return states
+
+
+def propagate(nodes: Sequence[Node], start: State) -> Flow:
+    """Forward, then back from the last node, whose one output has q̃ = q̃_xy = 1 (eq. 64)."""
+    states = forward(nodes, start)
+    gradients: list[Gradient | None] = [None] * len(nodes)
+    last = states[-1].layout
+    gradients[-1] = Gradient(*last.fill(1.0, 1.0, 1.0))
+    found: list[list[Term]] = []
+    for number in reversed(range(len(nodes))):
+        gradient, node = gradients[number], nodes[number]
+        if gradient is None:
+            continue
+        inputs = [start if i < 0 else states[i] for i in node.inputs]
+        found.append(node.operation.terms(gradient, inputs, states[number]))
+        for i, below in zip(node.inputs, node.operation.backward(gradient, inputs, states[number]), strict=True):
+            if i >= 0:
+                before = gradients[i]
+                gradients[i] = below if before is None else before + below
+    return Flow(states, gradients, [term for terms in reversed(found) for term in terms])

@@ -1,0 +1,201 @@
+"""The largest eigenvalue of the Fisher matrix of a random network, and the largest learning rate (meanfield paper).
+
+λ belongs to the mean over samples of ½‖f − y‖² and to one output, f(x) = h^L_1(x). Networks are Gaussian: weights of a
+layer have the variance σ_w²/N_{l−1}, biases σ_b²; the output layer is linear.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trimtab.theory.activations import Activation
+from trimtab.theory.activations import activation as find_activation
+from trimtab.theory.assemble import assemble
+from trimtab.theory.graph import Flow, Gradient, Node, State, Term, propagate
+from trimtab.theory.layers import Layer
+from trimtab.theory.operations import Affine
+from trimtab.theory.paper import paper
+from trimtab.theory.positions import Grid, Layout, Uniform
+
+GRID_LIMIT = 1024  # positions; above that, pairs of positions would take gigabytes
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order parameters of one layer (eqs. 17–19, 29–33); where positions differ, their means.
+
+    `q_hat` and its kin are of the layer's input, q̂ˡ⁻¹; `q` and `q_tilde` of its output before normalization and
+    activation, qˡ and q̃ˡ. `alphabeta` is for two samples at different positions, 0 where there is one position only.
+
+    Attributes:
+        layer: Its name.
+        fan_in: N_{l−1}.
+        positions: |K_l|, of its output.
+        term: f_l.
+        diagonal: f_l for one sample: what it adds to the upper bound.
+    """
+
+    layer: str
+    fan_in: int
+    positions: int
+    q_hat: float
+    q_hat_xy: float
+    q_hat_alphabeta: float
+    q: float
+    q_xy: float
+    q_alphabeta: float
+    q_tilde: float
+    q_tilde_xy: float
+    q_tilde_alphabeta: float
+    term: float
+    diagonal: float
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """What mean field says of a network.
+
+    Attributes:
+        layers: The order parameters, layer by layer in forward order.
+        terms: What each parameter adds to λ_max; weights alone, unless `bias_terms` was asked for.
+        samples: The size m of the data set that `lambda_max` is for; None: infinite.
+        variant: `exact` or `paper`.
+        positions: How positions were treated: `uniform`, or `grid` where zero padding makes them differ.
+    """
+
+    layers: tuple[Order, ...]
+    terms: tuple[Term, ...]
+    samples: int | None
+    variant: str
+    positions: str
+
+    @property
+    def lambda_max(self) -> float:
+        """Σ f_l (eq. 44), for m samples plus (Σ f_l for one sample − Σ f_l)/m."""
+        total = math.fsum(term.value for term in self.terms)
+        return total if self.samples is None else total + (self.upper_bound - total) / self.samples
+
+    @property
+    def upper_bound(self) -> float:
+        """The right side of eq. 147, E‖∇f(x)‖²: no eigenvalue is larger."""
+        return math.fsum(term.diagonal for term in self.terms)
+
+    def max_learning_rate(self, momentum: float = 0.0) -> float:
+        """η* = 2(1 + μ)/λ_max (eq. 7); infinite where λ_max is 0."""
+        return max_learning_rate(self.lambda_max, momentum)
+
+
+def max_learning_rate(lambda_max: float, momentum: float = 0.0) -> float:
+    """η* = 2(1 + μ)/λ_max (meanfield, eq. 7).
+
+    Raises:
+        ValueError: If the momentum is not in [0, 1).
+    """
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1), not {momentum!r}.")
+    return 2 * (1 + momentum) / lambda_max if lambda_max > 0 else math.inf
+
+
+def mean_field(
+    layers: Sequence[Layer],
+    *,
+    sigma_w2: float | Sequence[float],
+    sigma_b2: float | Sequence[float],
+    norm: Literal["batch"] | None = None,
+    gamma: float | Sequence[float] = 1.0,
+    activation: str | Activation | Callable[[Any], Any] = "relu",
+    variant: Literal["exact", "paper"] = "exact",
+    bias_terms: bool = False,
+    statistics: Literal["frozen", "train"] = "frozen",
+    samples: int | None = None,
+    q_hat0: float = 1.0,
+    q_hat0_xy: float = 0.0,
+    q_hat0_alphabeta: float = 0.0,
+    positions: Literal["auto", "uniform", "grid"] = "auto",
+) -> MeanField:
+    """λ_max of a random network and all that it is made of (meanfield, Sec. 3).
+
+    Args:
+        layers: In forward order; the last one is the linear output.
+        sigma_w2: The weights' variance times fan-in; one number, or one for each dense and convolutional layer.
+        sigma_b2: The biases' variance, likewise.
+        norm: `batch` for BatchNorm between each layer and its activation, except at the output.
+        gamma: Its γ; one number, or one for each place of a BatchNorm.
+        activation: A name of `ACTIVATIONS`, or any function on arrays.
+        variant: `exact` counts positions and divides by the variance of a unit over samples; `paper` is what is
+            printed.
+        bias_terms: Whether biases, β and γ are among the trained parameters; the paper leaves them out.
+        statistics: `frozen` as in the paper: the gradient does not pass through BatchNorm's statistics. `train`: it
+            does, and loses its mean there; what is below a BatchNorm then adds next to nothing.
+        samples: The size of the data set; None: infinite.
+        q_hat0: Mean square of the inputs.
+        q_hat0_xy: Mean product of two samples at the same position.
+        q_hat0_alphabeta: Mean product of two samples at different positions.
+        positions: `grid` follows each pair of positions, `uniform` takes all for alike; `auto` takes the first where
+            there is zero padding and no feature map has more than 1024 positions.
+
+    Raises:
+        ValueError: If an argument makes no sense.
+    """
+    _check(norm=(norm, (None, "batch")), variant=(variant, ("exact", "paper")))
+    _check(statistics=(statistics, ("frozen", "train")), positions=(positions, ("auto", "uniform", "grid")))
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
+    _check_start(q_hat0, q_hat0_xy, q_hat0_alphabeta)
+    assembly = assemble(
+        layers,
+        sigma_w2=sigma_w2,
+        sigma_b2=sigma_b2,
+        gamma=gamma if norm else None,
+        activation=find_activation(activation),
+        frozen=statistics == "frozen",
+    )
+    height, width = assembly.start[1:]
+    fits = assembly.padded and assembly.most_positions <= GRID_LIMIT
+    layout: Layout = (
+        Grid((height, width)) if positions == "grid" or (positions == "auto" and fits) else Uniform((height, width))
+    )
+    if variant == "paper":
+        layout = Uniform((height, width))
+    v, c = layout.fill(q_hat0, q_hat0_xy, q_hat0_alphabeta)
+    start = State(layout, v, c)
+    flow = paper(assembly.nodes, start) if variant == "paper" else propagate(assembly.nodes, start)
+    terms = tuple(term for term in flow.terms if bias_terms or term.parameter == "weight")
+    kind = "grid" if isinstance(layout, Grid) else "uniform"
+    return MeanField(orders(assembly.nodes, flow, start), terms, samples, variant, kind)
+
+
+def orders(nodes: Sequence[Node], flow: Flow, start: State) -> tuple[Order, ...]:
+    """The order parameters of each dense and convolutional layer."""
+    found = []
+    terms = {term.layer: term for term in flow.terms if term.parameter == "weight"}
+    for node, z, gradient in zip(nodes, flow.states, flow.gradients, strict=True):
+        if isinstance(node.operation, Affine) and gradient is not None:
+            h = start if node.inputs[0] < 0 else flow.states[node.inputs[0]]
+            name = node.operation.name
+            measured = (*_means(h.layout, h), *_means(z.layout, z), *_means(z.layout, gradient))
+            term = terms[name]
+            found.append(Order(name, node.operation.fan_in, z.layout.count, *measured, term.value, term.diagonal))
+    return tuple(found)
+
+
+def _means(layout: Layout, x: State | Gradient) -> tuple[float, float, float]:
+    return layout.mean(x.v), layout.mean(layout.same(x.c)), layout.mean_other(x.c)
+
+
+def _check(**choices: tuple[object, tuple[object, ...]]) -> None:
+    for name, (given, known) in choices.items():
+        if given not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {given!r}.")
+
+
+def _check_start(v: ArrayLike, same: ArrayLike, other: ArrayLike) -> None:
+    for name, value in (("q_hat0", v), ("q_hat0_xy", same), ("q_hat0_alphabeta", other)):
+        if not np.isfinite(value).all():
+            raise ValueError(f"{name} must be a finite number, not {value!r}.")
+    if np.less(v, 0).any() or np.less(v, same).any():
+        raise ValueError(f"q_hat0 must be 0 or larger and no smaller than q_hat0_xy, not {v!r} with {same!r}.")

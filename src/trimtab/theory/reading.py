@@ -1,0 +1,302 @@
+"""From a traced module to the graph that the order parameters run through."""
+
+import math
+import operator
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from trimtab.norms import LpNorm, MeanOnlyBatchNorm, NoisyBatchNorm, VarianceOnlyBatchNorm
+from trimtab.norms.ghost import GhostBatchNorm
+from trimtab.theory.activations import LeakyReLU
+from trimtab.theory.graph import Node, Operation, State, forward
+from trimtab.theory.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize, Reshape
+from trimtab.theory.pooling import ActivatedMaxPool
+from trimtab.theory.positions import Sites, Uniform, Window
+from trimtab.theory.tracing import (
+    BATCH,
+    DROPOUT,
+    FUNCTIONS,
+    LEAVES,
+    MAX,
+    MEAN,
+    PRODUCTS,
+    SAMPLE,
+    SUMS,
+    WHOLE,
+    activation_of,
+    channels_and_size,
+    conv_window,
+    pool_window,
+    traced,
+)
+
+
+class Reading:
+    """The nodes of a model, and what of it they do not account for.
+
+    Attributes:
+        nodes: The graph, whose last node is the output.
+        unseen: Sentences.
+        padded: Whether some layer pads with zeros.
+    """
+
+    def __init__(self, model: nn.Module, input_shape: tuple[int, ...], *, frozen: bool) -> None:
+        """Trace and read a copy of the model.
+
+        Raises:
+            ValueError: If it cannot be traced, or does not take such inputs, or has no layer to speak of.
+        """
+        self.nodes: list[Node] = []
+        self.unseen: list[str] = []
+        self.padded = False
+        self._frozen = frozen
+        copy = deepcopy(model).eval()
+        if isinstance(copy, LEAVES):  # a tracer looks into whatever it is given
+            copy = nn.Sequential(copy)
+        self._modules = dict(copy.named_modules())
+        module, self._shapes = traced(copy, input_shape)
+        self._place: dict[fx.Node, int] = {}
+        self._called: set[str] = set()
+        result: int | None = None
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                self._place.setdefault(node, -1)
+            elif node.op == "output":
+                result = self._output(node)
+            elif node in self._shapes:
+                inputs = [x for x in node.all_input_nodes if x in self._place]
+                if inputs:  # else it is a constant, and whoever uses it says so
+                    self._place[node] = self._read(node, inputs)
+        if result is None or not any(isinstance(node.operation, Affine) for node in self.nodes[: result + 1]):
+            raise ValueError(
+                "Nothing can be predicted: the model has no Linear or Conv layer between input and output."
+            )
+        self.nodes = self.nodes[: result + 1]
+
+    def pairs_of_positions(self, size: Sites) -> int:
+        """How many pairs of positions all nodes have together."""
+        states = forward(self.nodes, State(Uniform(size), *Uniform(size).fill(1.0, 0.0, 0.0)))
+        return sum(state.layout.count**2 for state in states)
+
+    def say(self, sentence: str) -> None:
+        """Remember what is not accounted for, once."""
+        if sentence not in self.unseen:
+            self.unseen.append(sentence)
+
+    def _output(self, node: fx.Node) -> int | None:
+        results = [x for x in node.all_input_nodes if x in self._place]
+        if len(results) > 1:
+            self.say("The model has several outputs; the first one is meant.")
+        return self._place[results[0]] if results else None
+
+    def _read(self, node: fx.Node, inputs: list[fx.Node]) -> int:
+        """One traced node, with those that it reads; returns where its value is."""
+        if node.op == "call_module":
+            return self._module(str(node.target), self._modules[str(node.target)], node, inputs[0])
+        if node.target in SUMS:
+            return self._sum(node, inputs)
+        if node.target in FUNCTIONS:
+            module = FUNCTIONS[node.target](*node.args, **node.kwargs)
+            return self._module(node.name, module, node, inputs[0])
+        if node.target in PRODUCTS and len(inputs) == 1:
+            return self._product(node, inputs[0])
+        if node.target in ("mean", torch.mean) and len(self._shapes[node]) == 2 < len(self._shapes[inputs[0]]):
+            return self._module(node.name, nn.AdaptiveAvgPool2d(1), node, inputs[0])
+        if node.target is operator.getitem:
+            return self._slice(node, inputs[0])
+        if node.target in (F.pad, torch._C._nn.pad) and self._size(node) == self._size(inputs[0]):
+            share = self._channels(inputs[0]) / self._channels(node)
+            return self._append(Reshape(self._size(node), share), inputs[0])
+        return self._unknown(node.name, getattr(node.target, "__name__", str(node.target)), node, inputs[0])
+
+    def _module(self, name: str, module: nn.Module, node: fx.Node, source: fx.Node) -> int:
+        """A module, or a function that is one."""
+        if name in self._called and any(True for _ in module.parameters()):
+            self.say(f"{name} is used more than once; its uses are taken for independent.")
+        self._called.add(name)
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            return self._affine(name, module, node, source)
+        if isinstance(module, BATCH + SAMPLE):
+            return self._normalize(name, module, source)
+        if (phi := activation_of(module)) is not None:
+            return self._append(Activate(phi), source)
+        if isinstance(module, MAX):
+            return self._max_pool(name, module, node, source)
+        if isinstance(module, MEAN + WHOLE):
+            return self._mean_pool(name, module, node, source)
+        if isinstance(module, nn.Flatten):
+            return self._flatten(name, node, source)
+        if isinstance(module, DROPOUT):
+            if getattr(module, "p", 0.0):
+                self.say(f"{name} drops at random in training; it is taken as it is in evaluation.")
+            return self._place[source]
+        return self._unknown(name, type(module).__name__, node, source, module)
+
+    def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
+        weight = layer.weight.detach().double()
+        if is_parametrized(layer, "weight"):
+            self.say(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name}.weight has values that are not finite; nothing can be predicted.")
+        place, window = self._place[source], Window((1, 1))
+        if not isinstance(layer, nn.Linear):
+            window = conv_window(layer)
+            self.padded |= any(window.padding)
+            if any(window.padding) and layer.padding_mode != "zeros":
+                self.say(f"{name} pads by {layer.padding_mode!r}; zeros are assumed.")
+        elif len(self._shapes[source]) > 2:
+            self.say(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
+            place = self._append(Reshape((1, math.prod(self._shapes[source][1:-1]))), source)
+        fan_in, bias = weight[0].numel(), layer.bias
+        sigma_b2 = 0.0 if bias is None else float(bias.detach().double().square().mean())
+        trained = _trained(weight=layer.weight, bias=bias)
+        sigma_w2 = float(weight.square().mean()) * fan_in
+        place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained), (place,)))
+        if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
+            self.say(f"{name} pads more on one side than on the other; the same on both is assumed.")
+            place = self._put(Node(Reshape(self._size(node)), (place,)))
+        return place
+
+    def _normalize(self, name: str, module: Any, source: fx.Node) -> int:
+        gamma2, beta2, beta = 1.0, 0.0, 0.0
+        if module.weight is not None:
+            gamma2 = float(module.weight.detach().double().square().mean())
+        if module.bias is not None:
+            beta2 = float(module.bias.detach().double().square().mean())
+            beta = float(module.bias.detach().double().mean())
+        trained = _trained(gamma=module.weight, beta=module.bias)
+        kind = type(module).__name__
+        options: dict[str, Any] = {}
+        if isinstance(module, SAMPLE):
+            options = {"centre": False, "divide": "sample"}
+            if not isinstance(module, nn.LayerNorm) and getattr(module, "num_groups", 0) != 1:
+                self.say(f"{name} ({kind}) is taken for a LayerNorm.")
+        elif isinstance(module, MeanOnlyBatchNorm):
+            options = {"divide": None}
+        elif isinstance(module, VarianceOnlyBatchNorm):
+            options = {"centre": False}
+        elif isinstance(module, LpNorm) and module.p == 2:
+            options = {"divide": "sample"}
+        elif isinstance(module, GhostBatchNorm | NoisyBatchNorm | LpNorm):
+            self.say(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
+        operation = Normalize(
+            name, gamma2, beta2, beta, eps=module.eps, frozen=self._frozen, parameters=trained, **options
+        )
+        if operation.centre and self._after_activation(self._place[source]):
+            self.say(
+                f"{name} stands after the activation and takes the mean over samples away: the sum, a lower bound, "
+                "has nothing of the next layer's weights, and the largest eigenvalue is larger."
+            )
+        return self._append(operation, source)
+
+    def _after_activation(self, place: int) -> bool:
+        if place < 0:
+            return False
+        operation = self.nodes[place].operation
+        if isinstance(operation, Activate | ActivatedMaxPool):
+            return True
+        return isinstance(operation, MeanPool | Flatten) and self._after_activation(self.nodes[place].inputs[0])
+
+    def _max_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
+        window = pool_window(module)
+        if window.output(self._size(source)) != self._size(node):
+            return self._unknown(name, "pooling by windows of different sizes", node, source)
+        place = self._place[source]
+        self.padded |= any(window.padding)
+        if any(window.padding):
+            self.say(f"{name} pads; the padding is taken for zeros of the preactivation.")
+        if place >= 0 and isinstance(self.nodes[place].operation, Activate):
+            below = self.nodes[place]
+            assert isinstance(below.operation, Activate)
+            return self._put(Node(ActivatedMaxPool(below.operation.activation, window), below.inputs))
+        self.say(f"{name} does not read an activation; what it reads is taken for Gaussian.")
+        return self._append(ActivatedMaxPool(LeakyReLU(1.0), window), source)
+
+    def _mean_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
+        size = self._size(source)
+        if isinstance(module, MEAN):
+            window = pool_window(module)
+        else:
+            out = self._size(node)
+            if size[0] % out[0] or size[1] % out[1]:
+                return self._unknown(name, "pooling by windows of different sizes", node, source)
+            window = Window((size[0] // out[0], size[1] // out[1]), (size[0] // out[0], size[1] // out[1]))
+        if window.output(size) != self._size(node):
+            return self._unknown(name, "pooling by windows of different sizes", node, source)
+        self.padded |= any(window.padding)
+        return self._append(MeanPool(window), source)
+
+    def _flatten(self, name: str, node: fx.Node, source: fx.Node) -> int:
+        before, after = self._shapes[source], self._shapes[node]
+        if before == after:
+            return self._place[source]
+        if len(after) == 2 and after[0] == before[0]:
+            return self._append(Flatten(), source)
+        return self._unknown(name, f"reshaping {before[1:]} to {after[1:]}", node, source)
+
+    def _sum(self, node: fx.Node, inputs: list[fx.Node]) -> int:
+        if len(inputs) != 2 or self._shapes[inputs[0]] != self._shapes[inputs[1]]:
+            return self._unknown(node.name, "a sum with something else", node, inputs[0])
+        places = self._place[inputs[0]], self._place[inputs[1]]
+        if not any(self._mixed(place) for place in places):
+            self.say(
+                f"{node.name} adds two values that no weights of their own keep independent; they are taken for it."
+            )
+        return self._put(Node(Add(), places))
+
+    def _mixed(self, place: int) -> bool:
+        """Whether a value ends with weights of its own."""
+        if place < 0:
+            return False
+        operation = self.nodes[place].operation
+        if isinstance(operation, Normalize | MeanPool | Reshape):
+            return self._mixed(self.nodes[place].inputs[0])
+        return isinstance(operation, Affine)
+
+    def _product(self, node: fx.Node, source: fx.Node) -> int:
+        factor = next((x for x in node.args if isinstance(x, int | float)), None)
+        if factor is None or not factor:
+            return self._unknown(node.name, "a product", node, source)
+        by = 1 / factor if node.target in (operator.truediv, torch.div, "div") else factor
+        return self._append(Normalize(node.name, by * by, centre=False, divide=None, parameters=()), source)
+
+    def _slice(self, node: fx.Node, source: fx.Node) -> int:
+        """Every so many positions, as in a shortcut without weights."""
+        index = node.args[1]
+        steps = [x.step or 1 if isinstance(x, slice) else 0 for x in index] if isinstance(index, tuple) else []
+        size, here = self._size(node), self._size(source)
+        if len(steps) == 4 and steps[:2] == [1, 1] and min(steps) > 0:
+            window = Window((1, 1), (steps[2], steps[3]))
+            if window.output(here) == size and self._channels(node) == self._channels(source):
+                return self._append(MeanPool(window), source)
+        return self._unknown(node.name, "an index", node, source)
+
+    def _unknown(self, name: str, what: str, node: fx.Node, source: fx.Node, module: nn.Module | None = None) -> int:
+        count = sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
+        missing = f", and its {count} parameters are not counted" if count else ""
+        several = "those of its first input" if len(node.all_input_nodes) > 1 else "order parameters"
+        self.say(f"{name} ({what}) is not known: {several} pass it unchanged{missing}.")
+        return self._append(Reshape(self._size(node)), source)
+
+    def _append(self, operation: Operation, source: fx.Node) -> int:
+        return self._put(Node(operation, (self._place[source],)))
+
+    def _put(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _channels(self, node: fx.Node) -> int:
+        return channels_and_size(self._shapes[node][1:])[0]
+
+    def _size(self, node: fx.Node) -> Sites:
+        return channels_and_size(self._shapes[node][1:])[1]
+
+
+def _trained(**parameters: Tensor | None) -> tuple[str, ...]:
+    """The names of those that are there and trained."""
+    return tuple(name for name, p in parameters.items() if p is not None and p.requires_grad)

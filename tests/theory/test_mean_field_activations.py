@@ -1,0 +1,106 @@
+"""Expectations over correlated Gaussians: closed form, quadrature, series and Monte Carlo."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimtab.theory import activations
+from trimtab.theory.activations import ACTIVATIONS, LeakyReLU, Quadrature, activation, shifted
+
+KINDS = ("value", "slope", "gain")
+variances = st.floats(0.1, 4.0)
+correlations = st.floats(-0.95, 0.95)
+
+
+def by_panels(function, v1: float, v2: float, c: float) -> float:
+    """E g(a)g(b) on a fine grid, which a kink does not disturb."""
+    t = np.linspace(-7.0, 7.0, 400)
+    w = np.exp(-(t**2) / 2)
+    w /= w.sum()
+    rho = c / np.sqrt(v1 * v2)
+    a = np.sqrt(v1) * t[:, None]
+    b = np.sqrt(v2) * (rho * t[:, None] + np.sqrt(1 - rho**2) * t[None, :])
+    return float(w @ (function(a) * function(b)) @ w)
+
+
+def integrand(phi, kind: str):
+    return {"value": phi.phi, "slope": phi.prime, "gain": lambda x: x * phi.prime(x)}[kind]
+
+
+@settings(max_examples=25, deadline=None)
+@given(v1=variances, v2=variances, rho=correlations)
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "linear", "erf"])
+def test_closed_forms_equal_a_fine_grid(name: str, v1: float, v2: float, rho: float) -> None:
+    phi, c = ACTIVATIONS[name], rho * np.sqrt(v1 * v2)
+    for kind in KINDS:
+        expected = by_panels(integrand(phi, kind), v1, v2, c)
+        assert float(getattr(phi, kind)(v1, v2, c)) == pytest.approx(expected, abs=0.006 * max(1, v1, v2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(v1=variances, v2=variances, rho=correlations)
+@pytest.mark.parametrize("name", ["linear", "erf"])
+def test_quadrature_equals_smooth_closed_forms(name: str, v1: float, v2: float, rho: float) -> None:
+    phi, c = ACTIVATIONS[name], rho * np.sqrt(v1 * v2)
+    numeric = Quadrature(phi.phi, phi.prime, smooth=True)
+    for kind in KINDS:
+        assert float(getattr(numeric, kind)(v1, v2, c)) == pytest.approx(float(getattr(phi, kind)(v1, v2, c)), abs=2e-4)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "silu", "gelu"])
+def test_smooth_activations_equal_a_fine_grid_and_their_derivative_is_right(name: str) -> None:
+    phi = ACTIVATIONS[name]
+    x = np.linspace(-4, 4, 41)
+    assert phi.prime(x) == pytest.approx(Quadrature(phi.phi).prime(x), abs=1e-7)
+    for kind in KINDS:
+        expected = by_panels(integrand(phi, kind), 1.3, 0.7, 0.4)
+        assert float(getattr(phi, kind)(1.3, 0.7, 0.4)) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_monte_carlo(name: str) -> None:
+    phi = ACTIVATIONS[name]
+    a, b = np.random.default_rng(0).multivariate_normal([0, 0], [[1.5, -0.6], [-0.6, 0.8]], 400_000).T
+    for kind in KINDS:
+        product = integrand(phi, kind)(a) * integrand(phi, kind)(b)
+        error = product.std() / np.sqrt(len(product))
+        assert float(getattr(phi, kind)(1.5, 0.8, -0.6)) == pytest.approx(product.mean(), abs=5 * error + 1e-9)
+
+
+def test_relu_at_the_ends() -> None:
+    relu = ACTIVATIONS["relu"]
+    assert float(relu.value(2.0, 2.0, 2.0)) == pytest.approx(1.0)  # q/2, eq. 20
+    assert float(relu.value(1.0, 1.0, 0.0)) == pytest.approx(1 / (2 * np.pi))  # eq. 24
+    assert float(relu.slope(1.0, 1.0, 0.0)) == pytest.approx(0.25)
+    assert float(relu.slope(1.0, 1.0, 1.0)) == pytest.approx(0.5)
+    assert float(relu.value(0.0, 0.0, 0.0)) == 0.0
+
+
+def test_many_pairs_go_by_the_series_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = np.random.default_rng(1).uniform(0.5, 2, 12)
+    c = 0.8 * np.sqrt(v[:, None] * v[None]) * np.random.default_rng(2).uniform(-1, 1, (12, 12))
+    phi = shifted(LeakyReLU(0.0), 0.3)
+    plain = {kind: getattr(phi, kind)(v[:, None], v[None], c) for kind in KINDS}
+    monkeypatch.setattr(activations, "WORK", 1)
+    for kind in KINDS:
+        assert getattr(phi, kind)(v[:, None], v[None], c) == pytest.approx(plain[kind], abs=0.02)
+
+
+def test_shifted_relu_equals_a_fine_grid() -> None:
+    phi = shifted(LeakyReLU(0.0), 0.5)
+    for kind, function in (
+        ("value", lambda x: np.maximum(x + 0.5, 0)),
+        ("slope", lambda x: 1.0 * (x > -0.5)),
+        ("gain", lambda x: np.maximum(x + 0.5, 0)),
+    ):
+        assert float(getattr(phi, kind)(1.2, 0.9, 0.3)) == pytest.approx(by_panels(function, 1.2, 0.9, 0.3), abs=0.02)
+
+
+def test_any_function_is_an_activation() -> None:
+    assert float(activation(lambda x: x**3).value(1.0, 1.0, 1.0)) == pytest.approx(15.0)
+    assert activation("relu") is ACTIVATIONS["relu"]
+    with pytest.raises(ValueError, match="activation has no 'nonsense'"):
+        activation("nonsense")
+    with pytest.raises(ValueError, match="activation must be"):
+        activation(3)  # type: ignore[arg-type]
