@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.training.helpers import heeds_interruptions
 from trimtab.data import Split, load
 from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
 from trimtab.training import compare, workers
@@ -128,7 +129,12 @@ def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(
     out = tmp_path / "out"
     for begun in (1, 4, 10):  # runs, when it is stopped
         process = subprocess.Popen(
-            COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            COMMAND,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=heeds_interruptions,
         )
         while process.poll() is None and len(list(out.glob(f"runs/*/{EVENTS}"))) < begun:
             time.sleep(0.01)

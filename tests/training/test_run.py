@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.helpers import heeds_interruptions
 from trimtab import cli
 from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, read_events
 from trimtab.training import checkpoint
@@ -81,7 +82,9 @@ def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     told = ["--network", "small-mlp", "--method", "bnp", "--batch-size", "2", "--epochs", "1", "--momentum", "0.5"]
     command = [sys.executable, "-m", "trimtab", "train", *told, "--quiet", "--out", str(folder), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=heeds_interruptions
+    )
 
 
 def ended(process: "subprocess.Popen[bytes]") -> int:

@@ -88,7 +88,7 @@ def test_flags_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path)
         (["--epochs", "0"], "epochs must be 1 or more, not 0"),
         (["--steps", "-3"], "steps must be 1 or more, not -3"),
         (["--log-every", "0"], "log_every must be 1 or more"),
-        (["--lr", "nan"], "lr must be a finite number"),
+        (["--lr", "nan"], "lr must be from 0 to 1e30"),
         (["--momentum", "2"], "momentum must be in [0, 1)"),
         (["--zeta", "1", "--method", "vanilla"], "Without a normalization there is no γ"),
         (["--device", "meta"], "training on 'meta' is not supported"),
