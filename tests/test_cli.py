@@ -52,7 +52,7 @@ def test_compare_report_and_figures(
     monkeypatch.setattr("sys.argv", ["trimtab", *told.split()])
     assert cli.main(told.split()) == 0
     out = capsys.readouterr().out
-    assert "1 epoch at batch size 100" in out.replace("\n", " ") or "epoch" in out
+    assert "Trained by batch size: 100: 1 epoch, 50: 2 epochs." in out
     folder = Path("runs/compare-digits-small-mlp")
     result = json.loads((folder / "results.json").read_text())
     assert result["command"] == f"trimtab {told}"

@@ -47,7 +47,7 @@ def _train(options: argparse.Namespace) -> int:
     """Start a run, or go on with one, and say how it ended; if something is wrong, nothing is written."""
     from rich.console import Console
 
-    from trimtab.training.display import display
+    from trimtab.cli.display import display
     from trimtab.training.folder import resumed_settings
     from trimtab.training.launch import launch
     from trimtab.training.recipes import resolve

@@ -69,7 +69,7 @@ def verify(dataset: str, name: str, content: Content) -> bool:
             f"{content.where} is not the official {name} of {dataset}: the MD5 of its content should be {expected} "
             f"and is {found}; fetch it again."
         )
-    return content.packed is not None and _md5(content.packed) == PACKED.get((dataset, name))
+    return content.packed is not None and md5(content.packed) == PACKED.get((dataset, name))
 
 
 def accept_unverified(wheres: list[str], targets: Tensor, classes: int, each: int) -> None:
@@ -88,6 +88,7 @@ def accept_unverified(wheres: list[str], targets: Tensor, classes: int, each: in
     )
 
 
-def _md5(path: Path) -> str:
+def md5(path: Path) -> str:
+    """The MD5 of a file as it lies there."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

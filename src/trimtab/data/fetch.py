@@ -6,14 +6,13 @@ it says which state of the server's file it is a part of, so that two different 
 is also what a process locks, so that another one that fetches the same file waits.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.data.checksums import verify
+from trimtab.data.checksums import md5, verify
 from trimtab.data.errors import DataError
 from trimtab.data.files import read
 from trimtab.data.listing import whole
@@ -103,7 +102,7 @@ def fetch(
 def _fetch_file(source: Source, target: Path, report: Report, timeout: float) -> None:
     """Fetch one file from the first place that has it, and put it where it belongs."""
     partial = unfinished(target)
-    if _size(partial) >= source.size and _md5(partial) != source.md5:
+    if _size(partial) >= source.size and md5(partial) != source.md5:
         partial.unlink()
     failures: list[str] = []
     for url in source.urls:
@@ -159,12 +158,12 @@ def _download(url: str, source: Source, target: Path, report: Report, timeout: f
             report(Progress(target.name, done, source.size))
 
 
-def _place(partial: Path, target: Path, md5: str) -> None:
+def _place(partial: Path, target: Path, wanted: str) -> None:
     """Give a file its final name if its content is right, and remove it if not."""
-    found = _md5(partial)
-    if found != md5:
+    found = md5(partial)
+    if found != wanted:
         partial.unlink()
-        raise RemoteError(f"what arrived was damaged and has been removed: its MD5 should be {md5} and is {found}")
+        raise RemoteError(f"what arrived was damaged and has been removed: its MD5 should be {wanted} and is {found}")
     with partial.open("r+b") as file:
         os.fsync(file.fileno())
     os.replace(partial, target)
@@ -173,7 +172,7 @@ def _place(partial: Path, target: Path, md5: str) -> None:
 def _official(name: str, path: Path, checksums: Mapping[str, str]) -> bool:
     """Whether a file is known to be official, in any of its forms."""
     try:
-        return _md5(path) == checksums.get(path.name) or verify(name, path.name.removesuffix(".gz"), read(path))
+        return md5(path) == checksums.get(path.name) or verify(name, path.name.removesuffix(".gz"), read(path))
     except (DataError, OSError):
         return False
 
@@ -213,8 +212,3 @@ def _note(target: Path) -> Path:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

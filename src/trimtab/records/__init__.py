@@ -1,7 +1,7 @@
 """What happened, as plain data (standard library only)."""
 
 from trimtab.records.atomic import UNFINISHED, whole_file
-from trimtab.records.comparison import RESULTS, Candidate, Cell, Comparison, Metric, Trial
+from trimtab.records.comparison import RESULTS, RUNS, Candidate, Cell, Comparison, Metric, Trial
 from trimtab.records.events import (
     EVENTS,
     Evaluated,
@@ -20,6 +20,7 @@ from trimtab.records.machine import machine, memory, usable_cores
 __all__ = [
     "EVENTS",
     "RESULTS",
+    "RUNS",
     "UNFINISHED",
     "Candidate",
     "Cell",

@@ -11,6 +11,8 @@ from trimtab.records.atomic import whole_file
 
 SCHEMA = 2
 RESULTS = "results.json"
+RUNS = "runs"
+"""The folder of a comparison's runs, beside its results."""
 Metric = Literal["accuracy", "loss"]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.records import RESULTS, Cell, Comparison, History, Metric, find_runs
+from trimtab.records import RESULTS, RUNS, Cell, Comparison, History, Metric, find_runs
 from trimtab.report.curves import Line, Quantity, line
 from trimtab.report.standing import rows
 from trimtab.report.words import batch, heading, slug, title
@@ -142,7 +142,7 @@ def _read(folders: Sequence[Path], what: str, problems: list[str]) -> list[Histo
 
 def _compared(folder: Path, comparison: Comparison, problems: list[str]) -> tuple[Panel, ...]:
     names = [trial.run for cell in comparison.cells for trial in cell.trials]
-    places = [folder / "runs" / name for name in dict.fromkeys(names)]
+    places = [folder / RUNS / name for name in dict.fromkeys(names)]
     by_name = {history.folder.name: history for history in _read(places, f"runs of {folder}", problems)}
     under_way = [] if comparison.finished else _under_way(folder, names)
     panels = []
@@ -160,7 +160,7 @@ def _compared(folder: Path, comparison: Comparison, problems: list[str]) -> tupl
 
 def _under_way(folder: Path, done: Sequence[str]) -> list[History]:
     """Runs at a chosen learning rate that the results do not have yet."""
-    others = [place for place in find_runs([folder / "runs"]) if place.name not in done]
+    others = [place for place in find_runs([folder / RUNS]) if place.name not in done]
     return [run for run in _read(others, "runs", []) if run.started.settings.get("evaluate_on") == "test"]
 
 

@@ -50,12 +50,8 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """All positions alike; exact without padding, whatever the stride and the overlap of windows.
-
-    Attributes:
-        size: Height and width.
-    """
+class _Layout:
+    """Positions of some height and width."""
 
     size: Sites
 
@@ -67,6 +63,15 @@ class Uniform:
     def at(self, size: Sites) -> Self:
         """The same kind of layout for another size."""
         return type(self)(size)
+
+
+@dataclass(frozen=True)
+class Uniform(_Layout):
+    """All positions alike; exact without padding, whatever the stride and the overlap of windows.
+
+    Attributes:
+        size: Height and width.
+    """
 
     def fill(self, v: float, same: float, other: float) -> tuple[Array, Array]:
         """A number, and two."""
@@ -130,23 +135,12 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(_Layout):
     """Each position by itself: v has the shape of the image, c that shape twice.
 
     Attributes:
         size: Height and width.
     """
-
-    size: Sites
-
-    @property
-    def count(self) -> int:
-        """|K|, the number of positions."""
-        return prod(self.size)
-
-    def at(self, size: Sites) -> Self:
-        """The same kind of layout for another size."""
-        return type(self)(size)
 
     @cached_property
     def _equal(self) -> tuple[NDArray[np.intp], ...]:

@@ -15,6 +15,7 @@ import torch
 from trimtab.data import load
 from trimtab.records import (
     RESULTS,
+    RUNS,
     UNFINISHED,
     Candidate,
     Cell,
@@ -31,8 +32,6 @@ from trimtab.training.launch import versions
 from trimtab.training.run import hardware
 from trimtab.training.session import settled
 from trimtab.training.workers import Outcome, Task, Workers, outcome_of, workers
-
-RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
