@@ -20,10 +20,8 @@ from trimtab.networks import build
 from trimtab.norms import Norm
 from trimtab.probes import fisher_lambda_max
 from trimtab.records import machine
-from trimtab.theory.draw import draw_network
 from trimtab.theory.from_model import predict
-from trimtab.theory.layers import Conv, Dense, Layer, MaxPool, Pool, Residual
-from trimtab.theory.mean_field import mean_field
+from trimtab.theory.mean_field import Conv, Dense, Layer, MaxPool, Pool, Residual, draw_network, mean_field
 
 SIGMAS = {"sigma_w2": 2.0, "sigma_b2": 0.5}
 MLP = [Dense(784, 1000), Dense(1000, 1000), Dense(1000, 1000), Dense(1000, 10)]

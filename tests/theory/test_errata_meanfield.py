@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.probes import fisher_lambda_max
-from trimtab.theory.activations import ACTIVATIONS
-from trimtab.theory.draw import draw_network
-from trimtab.theory.layers import Conv, Dense, Pool
-from trimtab.theory.mean_field import mean_field
+from trimtab.theory.mean_field import ACTIVATIONS, Conv, Dense, Pool, draw_network, mean_field
 
 SIGMAS = {"sigma_w2": 2.0, "sigma_b2": 0.5}
 

@@ -14,11 +14,10 @@ from trimtab.cli.common import CommandError
 from trimtab.networks import build
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, Norm, VarianceOnlyBatchNorm
 from trimtab.probes import fisher_lambda_max
-from trimtab.theory.draw import draw_network
-from trimtab.theory.from_model import measured, predict
-from trimtab.theory.layers import Conv, Dense, MaxPool, Pool, Residual
-from trimtab.theory.mean_field import mean_field
-from trimtab.theory.positions import Grid, Uniform
+from trimtab.theory.from_model import predict
+from trimtab.theory.from_model.prediction import measured
+from trimtab.theory.mean_field import Conv, Dense, MaxPool, Pool, Residual, draw_network, mean_field
+from trimtab.theory.mean_field.positions import Grid, Uniform
 
 SIGMAS = {"sigma_w2": 2.0, "sigma_b2": 0.5}
 LISTS = {

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.probes import Jacobian, fisher_lambda_max
-from trimtab.theory.draw import draw_network
-from trimtab.theory.layers import Conv, Dense, MaxPool, Pool, Residual
-from trimtab.theory.mean_field import mean_field
+from trimtab.theory.mean_field import Conv, Dense, MaxPool, Pool, Residual, draw_network, mean_field
 
 MLP = [Dense(784, 1000), Dense(1000, 1000), Dense(1000, 1000), Dense(1000, 10)]
 CONV = [Conv(3, 120, 3, 2, size=32), Conv(120, 240, 3, 2), Conv(240, 360, 3, 2), Dense(3240, 10)]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.theory import activations
-from trimtab.theory.activations import ACTIVATIONS, LeakyReLU, Quadrature, activation, shifted
+from trimtab.theory.mean_field import activations
+from trimtab.theory.mean_field.activations import ACTIVATIONS, LeakyReLU, Quadrature, activation, shifted
 
 KINDS = ("value", "slope", "gain")
 variances = st.floats(0.1, 4.0)

@@ -1,7 +1,7 @@
 """What the papers predict, as functions (numpy and scipy).
 
 - `trimtab.theory.mean_field`: the largest eigenvalue of the Fisher matrix and the largest stable learning rate, of
-  layers as described (`trimtab.theory.layers`) or as read off a model (`trimtab.theory.from_model`).
+  layers as described; `trimtab.theory.from_model`: of a model as it is.
 - `trimtab.theory.implicit_decay`: the decay that the noise of batch statistics amounts to.
 - `trimtab.theory.teacher_student`: learning dynamics under batch and weight normalization.
 - `trimtab.theory.generalization`: generalization curves of linear regression.

@@ -12,12 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, NoisyBatchNorm, VarianceOnlyBatchNorm
 from trimtab.norms.ghost import GhostBatchNorm
-from trimtab.theory.activations import LeakyReLU
-from trimtab.theory.graph import Node, Operation, State, forward
-from trimtab.theory.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize, Reshape
-from trimtab.theory.pooling import ActivatedMaxPool
-from trimtab.theory.positions import Sites, Uniform, Window
-from trimtab.theory.tracing import (
+from trimtab.theory.from_model.tracing import (
     BATCH,
     DROPOUT,
     FUNCTIONS,
@@ -34,6 +29,11 @@ from trimtab.theory.tracing import (
     pool_window,
     traced,
 )
+from trimtab.theory.mean_field.activations import LeakyReLU
+from trimtab.theory.mean_field.graph import Node, Operation, State, forward
+from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize, Reshape
+from trimtab.theory.mean_field.pooling import ActivatedMaxPool
+from trimtab.theory.mean_field.positions import Sites, Uniform, Window
 
 
 class Reading:

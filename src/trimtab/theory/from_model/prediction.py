@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trimtab.theory.activations import Array
-from trimtab.theory.graph import State, propagate
-from trimtab.theory.mean_field import GRID_LIMIT, max_learning_rate
-from trimtab.theory.positions import Grid, Layout, Uniform
-from trimtab.theory.reading import Reading
-from trimtab.theory.tracing import channels_and_size
+from trimtab.theory.from_model.reading import Reading
+from trimtab.theory.from_model.tracing import channels_and_size
+from trimtab.theory.mean_field.activations import Array
+from trimtab.theory.mean_field.eigenvalue import GRID_LIMIT, max_learning_rate
+from trimtab.theory.mean_field.graph import State, propagate
+from trimtab.theory.mean_field.positions import Grid, Layout, Uniform
 
 PAIRS = 2**25  # of positions, over all nodes: a quarter of a gigabyte, and seconds
 

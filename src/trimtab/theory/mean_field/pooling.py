@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-from trimtab.theory.activations import Activation, Array, Quadrature, equal_steps, expectation, shifted
-from trimtab.theory.graph import Gradient, Parameterless, State
-from trimtab.theory.positions import Window
+from trimtab.theory.mean_field.activations import Activation, Array, Quadrature, equal_steps, expectation, shifted
+from trimtab.theory.mean_field.graph import Gradient, Parameterless, State
+from trimtab.theory.mean_field.positions import Window
 
 POINTS = 400
 

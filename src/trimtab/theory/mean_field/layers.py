@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.theory.positions import Sites, Window
+from trimtab.theory.mean_field.positions import Sites, Window
 
 
 def pair(value: object, name: str, least: int = 1) -> Sites:

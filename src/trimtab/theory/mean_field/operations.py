@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from trimtab.theory.activations import Activation, Array, expectation, shifted
-from trimtab.theory.graph import Gradient, Parameterless, State, Term
-from trimtab.theory.positions import Layout, Window
+from trimtab.theory.mean_field.activations import Activation, Array, expectation, shifted
+from trimtab.theory.mean_field.graph import Gradient, Parameterless, State, Term
+from trimtab.theory.mean_field.positions import Layout, Window
 
 POINT = Window((1, 1))
 

@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 
-from trimtab.theory.activations import Activation
-from trimtab.theory.graph import Node, Operation
-from trimtab.theory.layers import Conv, Dense, Layer, MaxPool, Pool, Residual, pair
-from trimtab.theory.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
-from trimtab.theory.pooling import ActivatedMaxPool
-from trimtab.theory.positions import Sites, Window
+from trimtab.theory.mean_field.activations import Activation
+from trimtab.theory.mean_field.graph import Node, Operation
+from trimtab.theory.mean_field.layers import Conv, Dense, Layer, MaxPool, Pool, Residual, pair
+from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
+from trimtab.theory.mean_field.pooling import ActivatedMaxPool
+from trimtab.theory.mean_field.positions import Sites, Window
 
 # What still has to happen before a layer may read a value: normalization and activation, the activation alone, nothing.
 Pending = Literal["norm", "activation", "nothing"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trimtab.theory.activations import Array
-from trimtab.theory.positions import Layout
+from trimtab.theory.mean_field.activations import Array
+from trimtab.theory.mean_field.positions import Layout
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.theory.activations import Array
-from trimtab.theory.graph import Flow, Gradient, Node, State, Term, forward
-from trimtab.theory.operations import Activate, Affine, Flatten, Normalize
+from trimtab.theory.mean_field.activations import Array
+from trimtab.theory.mean_field.graph import Flow, Gradient, Node, State, Term, forward
+from trimtab.theory.mean_field.operations import Activate, Affine, Flatten, Normalize
 
 
 def paper(nodes: Sequence[Node], start: State) -> Flow:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from trimtab.theory.activations import activation as find_activation
-from trimtab.theory.assemble import assemble
-from trimtab.theory.graph import Node
-from trimtab.theory.layers import Layer
-from trimtab.theory.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
-from trimtab.theory.pooling import ActivatedMaxPool
+from trimtab.theory.mean_field.activations import activation as find_activation
+from trimtab.theory.mean_field.assemble import assemble
+from trimtab.theory.mean_field.graph import Node
+from trimtab.theory.mean_field.layers import Layer
+from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
+from trimtab.theory.mean_field.pooling import ActivatedMaxPool
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from trimtab.norms import RunningNorm
-from trimtab.theory.activations import Activation, Array, LeakyReLU, Quadrature
-from trimtab.theory.positions import Sites, Window
+from trimtab.theory.mean_field.activations import Activation, Array, LeakyReLU, Quadrature
+from trimtab.theory.mean_field.positions import Sites, Window
 
 BATCH = (nn.modules.batchnorm._BatchNorm, RunningNorm)
 SAMPLE = (nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.theory.activations import Array
+from trimtab.theory.mean_field.activations import Array
 
 Sites = tuple[int, int]
 

@@ -12,14 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trimtab.theory.activations import Activation
-from trimtab.theory.activations import activation as find_activation
-from trimtab.theory.assemble import assemble
-from trimtab.theory.graph import Flow, Gradient, Node, State, Term, propagate
-from trimtab.theory.layers import Layer
-from trimtab.theory.operations import Affine
-from trimtab.theory.paper import paper
-from trimtab.theory.positions import Grid, Layout, Uniform
+from trimtab.theory.mean_field.activations import Activation
+from trimtab.theory.mean_field.activations import activation as find_activation
+from trimtab.theory.mean_field.assemble import assemble
+from trimtab.theory.mean_field.graph import Flow, Gradient, Node, State, Term, propagate
+from trimtab.theory.mean_field.layers import Layer
+from trimtab.theory.mean_field.operations import Affine
+from trimtab.theory.mean_field.paper import paper
+from trimtab.theory.mean_field.positions import Grid, Layout, Uniform
 
 GRID_LIMIT = 1024  # positions; above that, pairs of positions would take gigabytes
 

@@ -1,0 +1,5 @@
+"""Mean field of a real `nn.Module`: what `trimtab.predict` does."""
+
+from trimtab.theory.from_model.prediction import Prediction, predict
+
+__all__ = ["Prediction", "predict"]
