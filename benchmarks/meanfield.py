@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import fmean
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
@@ -56,12 +56,12 @@ def dense_case(random: Random, depth: int) -> Case:
     widths = [random.randrange(500, 1001, 50) for _ in range(depth)]
     gamma = round(random.uniform(0.5, 3), 2)
     layers = [Dense(a, b) for a, b in zip(widths, [*widths[1:], 10], strict=True)]
-    return Case("dense", f"dense {'-'.join(map(str, widths))}, γ {gamma}", list(layers), (widths[0],), gamma, 300, 3)
+    return Case("dense", f"dense {'-'.join(map(str, widths))}, γ {gamma}", list(layers), (widths[0],), gamma, 300, 8)
 
 
 def conv_case(random: Random, padded: bool) -> Case:
     """Two or three convolutions of 100 to 200 channels with any kernel and stride."""
-    size = start = random.choice((8, 10, 12))
+    size = start = random.choice((8, 10, 12) if padded else (12, 14, 16))
     channels, layers, words = 3, [], []
     for number in range(random.choice((2, 3))):
         kernel, stride, filters = (
@@ -78,7 +78,7 @@ def conv_case(random: Random, padded: bool) -> Case:
     gamma = round(random.uniform(0.5, 3), 2)
     kind = "convolution, padded" if padded else "convolution"
     layers.append(Dense(channels * size * size, 10))
-    return Case(kind, f"conv {start}×{start} {' '.join(words)}, γ {gamma}", layers, (3, start, start), gamma, 96, 3)
+    return Case(kind, f"conv {start}×{start} {' '.join(words)}, γ {gamma}", layers, (3, start, start), gamma, 96, 8)
 
 
 def cases() -> list[Case]:
@@ -95,49 +95,71 @@ def cases() -> list[Case]:
     first, last = Conv(3, 150, 3, size=10), [Conv(150, 150, 3), Dense(600, 10)]
     same = Conv(100, 100, 3, 1, 1)
     small = [stem, MaxPool(2), same, MaxPool(2), same, Dense(400, 10)]
-    plain = [stem, Conv(100, 100, 3, 2, 1), Dense(1600, 10)]
+    strided = Conv(100, 100, 3, 2, 1)
+    smaller = [stem, strided, strided, MaxPool(2), Dense(100, 10)]
+    plain = [stem, strided, Dense(1600, 10)]
     wide = [*[Dense(500, 500)] * 3, Dense(500, 10)]
     return [
         *drawn,
-        Case("residual", "preactivation, 3 blocks of 500", [*begin, *block * 3, *end], vector, 1.0, 300, 3),
-        Case("residual", "preactivation, 6 blocks of 500", [*begin, *block * 6, *end], vector, 1.0, 300, 3),
-        Case("residual", "ReLU after the sum, 3 blocks of 500", [*begin, *after * 3, *end], vector, 1.0, 300, 3),
-        Case("residual", "padded convolutions, 2 blocks", blocks, image, 1.0, 300, 2),
-        Case("pooling", "means over 2×2", [first, Pool(2), *last], (3, 10, 10), 1.0, 96, 6),
-        Case("pooling", "largest of 2×2", [first, MaxPool(2), *last], (3, 10, 10), 1.0, 96, 6),
-        Case("pooling", "largest of 2×2, padded, down to 2×2", small, image, 1.0, 96, 6),
+        Case("residual", "preactivation, 3 blocks of 500", [*begin, *block * 3, *end], vector, 1.0, 300, 8),
+        Case("residual", "preactivation, 6 blocks of 500", [*begin, *block * 6, *end], vector, 1.0, 300, 8),
+        Case("residual", "ReLU after the sum, 3 blocks of 500", [*begin, *after * 3, *end], vector, 1.0, 300, 8),
+        Case("residual", "padded convolutions, 2 blocks", blocks, image, 1.0, 300, 6),
+        Case("pooling", "means over 2×2", [first, Pool(2), *last], (3, 10, 10), 1.0, 96, 8),
+        Case("pooling", "largest of 2×2", [first, MaxPool(2), *last], (3, 10, 10), 1.0, 96, 8),
+        Case("pooling", "largest of 2×2, padded, down to 2×2", small, image, 1.0, 96, 8),
+        Case("pooling", "largest of 2×2, padded, down to 1×1", smaller, image, 1.0, 96, 8),
         Case("no normalization", "dense 500-500-500", wide, (500,), None, 300, 20),
         Case("no normalization", "padded convolutions", plain, image, None, 96, 20),
     ]
 
 
-def measure(case: Case) -> float:
-    """The mean over draws."""
+def measure(case: Case) -> tuple[float, float]:
+    """The mean over draws, and their deviation as a share of it."""
     values = []
     for draw in range(case.draws):
         torch.manual_seed(draw)
         network = draw_network(case.layers, gamma=case.gamma, **SIGMAS)
         x = torch.randn(case.samples, *case.shape)
         values.append(fisher_lambda_max(network, x, outputs=0, tolerance=1e-3))
-    return fmean(values)
+    return fmean(values), stdev(values) / fmean(values)
 
 
-def sweep() -> list[tuple[Case, float, float, float]]:
-    """Each case with what was measured, the exact variant's value, and the paper's where it has one."""
+@dataclass(frozen=True)
+class Row:
+    """One drawn network.
+
+    Attributes:
+        case: What it is.
+        found: λ_max as measured, the mean over draws.
+        spread: The draws' deviation, as a share of it.
+        exact: What the exact variant says.
+        paper: What the paper's says; NaN where it has no formula.
+    """
+
+    case: Case
+    found: float
+    spread: float
+    exact: float
+    paper: float
+
+
+def sweep() -> list[Row]:
+    """Each case, measured and predicted."""
     print("\nDrawn networks: predicted / measured, frozen statistics, one output")
-    print(f"{'':<58}{'measured':>10}{'exact':>8}{'paper':>8}")
+    print(f"{'':<58}{'measured':>10}{'spread':>8}{'exact':>8}{'paper':>8}")
     rows = []
     for case in cases():
-        found = measure(case)
+        found, spread = measure(case)
         told = {"norm": None if case.gamma is None else "batch", "gamma": case.gamma or 1.0, "bias_terms": True}
         exact = mean_field(case.layers, samples=case.samples, **told, **SIGMAS).lambda_max  # type: ignore[arg-type]
         try:
             paper = mean_field(case.layers, samples=case.samples, variant="paper", **told, **SIGMAS).lambda_max  # type: ignore[arg-type]
         except ValueError:
             paper = math.nan
-        rows.append((case, found, exact, paper))
+        rows.append(Row(case, found, spread, exact, paper))
         beside = f"{paper / found:8.2f}" if math.isfinite(paper) else f"{'–':>8}"
-        print(f"{case.text:<58}{found:>10.4g}{exact / found:>8.3f}{beside}", flush=True)
+        print(f"{case.text:<58}{found:>10.4g}{spread:>8.0%}{exact / found:>8.3f}{beside}", flush=True)
     return rows
 
 
@@ -263,7 +285,7 @@ def limits() -> list[Rates]:
 
 def draw(
     path: Path,
-    rows: list[tuple[Case, float, float, float]],
+    rows: list[Row],
     columns: dict[str, list[float]],
     rates: list[Rates],
 ) -> None:
@@ -275,23 +297,32 @@ def draw(
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
     colours = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#000000")
-    kinds = list(dict.fromkeys(case.kind for case, *_ in rows))
+    kinds = list(dict.fromkeys(row.case.kind for row in rows))
+    left.axhspan(0.94, 1.06, color="#555555", alpha=0.15, lw=0)
+    left.axhline(1.0, c="#555555", lw=0.8)
     for kind, colour, marker in zip(kinds, colours, "osD^vP", strict=True):
-        here = [(found, exact) for case, found, exact, _ in rows if case.kind == kind]
-        left.scatter(*zip(*here, strict=True), c=colour, marker=marker, s=26, label=kind, zorder=3)
-    beside = [(found, paper) for _, found, _, paper in rows if math.isfinite(paper)]
-    left.scatter(*zip(*beside, strict=True), c="#999999", marker="x", s=22, label="the paper's variant", zorder=2)
-    ends = [min(found for _, found, *_ in rows) * 0.7, max(found for _, found, *_ in rows) * 1.4]
-    left.plot(ends, ends, c="#555555", lw=0.8)
-    left.fill_between(ends, [0.94 * e for e in ends], [1.06 * e for e in ends], color="#555555", alpha=0.15, lw=0)
+        here = [row for row in rows if row.case.kind == kind]
+        ratios = [row.exact / row.found for row in here]
+        bars = [ratio * row.spread / math.sqrt(row.case.draws) for ratio, row in zip(ratios, here, strict=True)]
+        found = [row.found for row in here]
+        left.errorbar(found, ratios, bars, c=colour, marker=marker, ls="none", ms=4.5, lw=0.8, label=kind, zorder=3)
+    low, high = 0.75, 1.3
+    beside = [(row.found, row.paper / row.found) for row in rows if math.isfinite(row.paper)]
+    inside = [(x, y) for x, y in beside if low < y < high]
+    left.scatter(*zip(*inside, strict=True), c="#999999", marker="x", s=22, label="the paper's variant", zorder=2)
+    for edge, marker, outside in (
+        (high - 0.012, 6, [x for x, y in beside if y >= high]),
+        (low + 0.012, 7, [x for x, y in beside if y <= low]),
+    ):
+        left.scatter(outside, [edge] * len(outside), c="#999999", marker=marker, s=22, zorder=2)
     left.set(
         xscale="log",
-        yscale="log",
         xlabel="λ_max measured",
-        ylabel="λ_max predicted",
+        ylabel="predicted / measured",
+        ylim=(low, high),
         title="drawn networks (band: ±6 %)",
     )
-    left.legend(fontsize=7)
+    left.legend(fontsize=7, ncols=2)
     styles = {
         "frozen": ("#0072B2", "o", "", "measured, frozen statistics"),
         "exact": ("#0072B2", "", "-", "exact"),

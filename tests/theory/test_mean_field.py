@@ -132,6 +132,10 @@ DRAWN = {
         [Conv(3, 150, 5, 1, 2, size=8), Conv(150, 150, 5, 2, 2), Dense(2400, 10)], (3, 8, 8), 2.0, 3
     ),
     "max-pooling": ([Conv(3, 200, 3, size=10), MaxPool(2), Conv(200, 200, 3), Dense(800, 10)], (3, 10, 10), 1.0, 4),
+    "max-pooling, padded, down to one position": (
+        [Conv(3, 300, 3, 1, 1, size=8), Conv(300, 300, 3, 2, 1), Conv(300, 300, 3, 2, 1), MaxPool(2), Dense(300, 10)],
+        (3, 8, 8), 1.0, 4
+    ),
     "residual": ([Dense(200, 500), *[Residual([Dense(500, 500)] * 2)] * 3, Dense(500, 10)], (200,), 1.0, 3),
 }  # fmt: skip
 

@@ -189,8 +189,8 @@ class Reading:
         )
         if operation.centre and self._after_activation(self._place[source]):
             self.say(
-                f"{name} stands after the activation and takes the mean over samples away: the sum, a lower bound, "
-                "has nothing of the next layer's weights, and the largest eigenvalue is larger."
+                f"{name} stands after the activation and takes the mean over samples away, which mean field lives "
+                "on: what it says of the layers around is an order of magnitude at best; measure it."
             )
         return self._append(operation, source)
 

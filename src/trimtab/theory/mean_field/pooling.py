@@ -1,21 +1,28 @@
-"""Max-pooling of activated Gaussian feature maps.
+"""Max-pooling of activated Gaussian feature maps. The papers have none; this is ours.
 
-Within a window of n sites, z_α = g + ε_α: g is what the sites share and ε_α what each has for itself. For given g the
-largest of n independent Gaussians has a known density, so that the largest activation is on average a function F(g) of
-one Gaussian variable, and mean field takes F for an activation function. The papers have no max-pooling; this is ours.
+At a position α a channel's preactivation is μ_α + ε_α: μ is the channel's mean over samples, a Gaussian field over
+positions with the covariance c, and ε is what a sample adds, of variance v − c. Given μ, and with ε independent from
+site to site, the largest of a window has a known distribution, so that E max φ is a function M(μ) by quadrature in one
+dimension. Two samples have μ in common: c of the output is E M(μ)M(μ′) over the field, which is drawn by quasi-Monte
+Carlo along its principal directions. Which site is the largest, and so where the gradient goes, depends on μ likewise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtri
+from scipy.stats import qmc
 
-from trimtab.theory.mean_field.activations import Activation, Array, Quadrature, equal_steps, expectation, shifted
+from trimtab.theory.mean_field.activations import Activation, Array
 from trimtab.theory.mean_field.graph import Gradient, Parameterless, State
-from trimtab.theory.mean_field.positions import Window
+from trimtab.theory.mean_field.positions import Grid, Uniform, Window, cuts
 
-POINTS = 400
+STEPS = 48  # of the largest value's distribution
+MOST_FIELDS = 4096
+LEAST_FIELDS = 512
+WORK = 1 << 19  # fields times sites, as far as the two bounds allow
+CHUNK = 1 << 22  # values held in memory at a time
 
 
 @dataclass(frozen=True)
@@ -24,70 +31,132 @@ class ActivatedMaxPool(Parameterless):
 
     Attributes:
         activation: φ.
-        window: Sites and stride.
+        window: Sites, stride and padding.
     """
 
     activation: Activation
     window: Window
 
     def forward(self, *inputs: State) -> State:
-        """E F(g)F(g′) for each pair of windows; for one sample the mean of the largest value's square."""
+        """E M(μ)M(μ′) for each pair of windows; for one sample the mean of the largest value's square."""
         (z,) = inputs
-        shared, covariance, largest = self._parts(z)
         layout = z.layout.at(self.window.output(z.layout.size))
-        phi = shifted(self.activation, z.mean).phi
-        average = largest.function(phi)
-        first, second = layout.variances(shared)
-        v = expectation(largest.function(lambda x: phi(x) ** 2), shared)
-        c = Quadrature(average, smooth=True).value(first, second, covariance)
-        mean = float(expectation(average, np.asarray(layout.mean(shared))))
-        return replace(z, layout=layout, v=v, c=c, mean=mean)
+        parts = [
+            ((chance * phi).sum(2), (chance * phi**2).sum(2))
+            for largest, chance, _ in self._largest(z)
+            for phi in (self.activation.phi(largest),)
+        ]
+        first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
+        v, c = second.mean(0), first.T @ first / len(first)
+        if isinstance(layout, Grid):
+            v, c = v.reshape(layout.size), c.reshape(layout.size * 2)
+        else:
+            v, c = v.mean(), np.array([(c[0, 0] + c[1, 1]) / 2, c[0, 1]])
+        return replace(z, layout=layout, v=v, c=c, mean=float(first.mean()))
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
-        """The gradient goes to the largest site, which is each of the n as often."""
-        z = inputs[0]
-        shared, covariance, largest = self._parts(z)
-        first, second = output.layout.variances(shared)
-        prime, mean = shifted(self.activation, z.mean).prime, z.mean
+        """The gradient goes to the largest site."""
+        prime = self.activation.prime
+        (z,) = inputs
 
-        def back(function: Callable[[Array], Array]) -> tuple[Array, Array]:
-            pairs = Quadrature(largest.function(function), smooth=True).value(first, second, covariance)
-            single = expectation(largest.function(lambda x: function(x) ** 2), shared)
-            # n times, since a mean would give each site 1/n² of it, and here one of n sites gets all.
-            v = self.window.sites * gradient.v * single
-            return z.layout.unpool(v, gradient.c * pairs, self.window, output.layout)
+        def radial() -> tuple[Array, Array]:
+            return self._back(gradient, z, output, lambda x: x * prime(x))
 
-        return [Gradient(*back(prime), radial=lambda: back(lambda x: (x + mean) * prime(x)))]
+        return [Gradient(*self._back(gradient, z, output, prime), radial)]
 
-    def _parts(self, z: State) -> tuple[Array, Array, "_Largest"]:
-        """The variance that a window's sites share, its covariance between windows, and what they do not share."""
-        _, covariance = z.layout.pool(z.v - z.mean**2, z.c - z.mean**2, self.window)
-        layout = z.layout.at(self.window.output(z.layout.size))
-        shared = np.maximum(layout.same(covariance), 0.0)
-        own = max(z.layout.mean(z.v) - z.mean**2 - layout.mean(shared), 0.0)
-        reach = 9 * np.sqrt(float(shared.max(initial=0.0))) + 1e-6
-        return shared, covariance, _Largest(self.window.sites, float(np.sqrt(own)), float(reach))
+    def _back(
+        self, gradient: Gradient, z: State, output: State, function: Callable[[Array], Array]
+    ) -> tuple[Array, Array]:
+        """To each site, function(largest) where it is the largest."""
+        parts = []
+        for largest, chance, shares in self._largest(z):
+            values = function(largest)
+            weights = chance[:, :, None] * shares
+            parts.append(((weights @ values[..., None])[..., 0], (weights @ values[..., None] ** 2)[..., 0]))
+        first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
+        single, pairs = second.mean(0), np.einsum("swi,sxj->wixj", first, first, optimize=True) / len(first)
+        if isinstance(z.layout, Grid):
+            return self._scatter(gradient, z.layout, output, single, pairs)
+        here, above = z.layout.count, output.layout.count
+        equal, other = np.asarray(gradient.c)
+        v = gradient.v * single.mean(0).sum() * above / here
+        same = equal * np.trace(pairs[0, :, 0]) * above
+        total = equal * pairs[0, :, 0].sum() * above + other * pairs[0, :, 1].sum() * above * (above - 1)
+        return np.asarray(v), np.array([same / here, (total - same) / (here * (here - 1)) if here > 1 else 0.0])
+
+    def _scatter(
+        self, gradient: Gradient, layout: Grid, output: State, single: Array, pairs: Array
+    ) -> tuple[Array, Array]:
+        """Sites of windows to positions of the feature map; what would fall on padding is 0."""
+        size, padding = output.layout.size, self.window.padding
+        wide_v = np.zeros(tuple(n + 2 * p for n, p in zip(layout.size, padding, strict=True)))
+        wide_c = np.zeros(wide_v.shape * 2)
+        places = cuts(self.window, size)
+        for i, here in enumerate(places):
+            wide_v[here] += gradient.v * single[:, i].reshape(size)
+            for j, there in enumerate(places):
+                wide_c[here + there] += gradient.c * pairs[:, i, :, j].reshape(size * 2)
+        inner = tuple(slice(p, p + n) for n, p in zip(layout.size, padding, strict=True))
+        return wide_v[inner], wide_c[inner * 2]
+
+    def _largest(self, z: State) -> Iterator[tuple[Array, Array, Array]]:
+        """The distribution of each window's largest z, in parts.
+
+        Yields:
+            Values (fields, windows, steps), the chance of each, and each site's share of that chance
+            (fields, windows, sites, steps).
+        """
+        fields, deviations = self._fields(z)
+        steps = np.linspace(-7.0, 7.0, STEPS + 1)
+        chunk = max(1, CHUNK // (fields[0].size * STEPS))
+        for start in range(0, len(fields), chunk):
+            mu = fields[start : start + chunk, :, :, None]
+            edges = mu.max(2) + deviations.max(1)[None, :, None] * steps
+            largest = (edges[..., 1:] + edges[..., :-1]) / 2
+            below = np.exp(log_ndtr((edges[:, :, None] - mu) / deviations[..., None]).sum(2))
+            chance = np.diff(below, axis=2)
+            x = (largest[:, :, None] - mu) / deviations[..., None]
+            hazard = np.exp(-(x**2) / 2 - log_ndtr(x)) / deviations[..., None]
+            yield largest + z.mean, chance, hazard / np.maximum(hazard.sum(2, keepdims=True), np.finfo(float).tiny)
+
+    def _fields(self, z: State) -> tuple[Array, Array]:
+        """Draws of μ (fields, windows, sites), and the deviation of ε (windows, sites).
+
+        Of a uniform layout two windows are enough.
+        """
+        c = z.c - z.mean**2
+        own = z.v - z.mean**2 - z.layout.same(c)
+        sites = self.window.sites
+        if isinstance(z.layout, Uniform):
+            matrix = np.full((2 * sites, 2 * sites), c[1]) + np.eye(2 * sites) * (c[0] - c[1])
+            fields, deviation = _draw(matrix).reshape(-1, 2, sites), np.full((2, sites), own)
+        else:
+            size, padding = z.layout.size, self.window.padding
+            places = cuts(self.window, self.window.output(size))
+            wide = [(p, p) for p in padding]
+            mu = np.pad(
+                _draw(c.reshape(z.layout.count, z.layout.count)).reshape(-1, *size),
+                [(0, 0), *wide],
+                constant_values=-np.inf,
+            )
+            fields = np.stack([mu[:, rows, columns].reshape(len(mu), -1) for rows, columns in places], axis=2)
+            around = np.pad(own, wide, constant_values=own.max())
+            deviation = np.stack([around[place].ravel() for place in places], axis=1)
+        floor = 1e-12 * max(float(np.max(z.v)), np.finfo(float).tiny)
+        return fields, np.sqrt(np.maximum(deviation, floor))
 
 
-@dataclass(frozen=True)
-class _Largest:
-    """The largest of n independent Gaussians about a common g.
-
-    Attributes:
-        sites: n.
-        deviation: Of each.
-        reach: How far g goes on both sides.
-    """
-
-    sites: int
-    deviation: float
-    reach: float
-
-    def function(self, f: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        """The function g ↦ E f(largest), by a table."""
-        t, weights = equal_steps(POINTS)
-        weights = weights * ndtr(t) ** (self.sites - 1)
-        weights /= weights.sum()
-        g = np.linspace(-self.reach, self.reach, 2 * POINTS + 1)
-        table = f(g[:, None] + self.deviation * t[None, :]) @ weights
-        return lambda x: np.interp(x, g, table)
+def _draw(covariance: Array) -> Array:
+    """Gaussian fields of that covariance, which their own covariance about 0 equals."""
+    variances, directions = np.linalg.eigh(covariance)
+    kept = variances > 1e-9 * max(float(variances[-1]), np.finfo(float).tiny)
+    directions = (directions[:, kept] * np.sqrt(variances[kept]))[:, ::-1]
+    if not directions.size:
+        return np.zeros((1, len(covariance)))
+    count = int(np.clip(2 ** int(np.log2(WORK / len(covariance))), LEAST_FIELDS, MOST_FIELDS))
+    shift = np.random.default_rng(0).random(directions.shape[1])
+    points = ndtri((qmc.Sobol(directions.shape[1], scramble=False).random(count) + shift) % 1)
+    if count > 2 * directions.shape[1]:
+        # Whiten, so that second moments are exact.
+        points = np.linalg.solve(np.linalg.cholesky(points.T @ points / count), points.T).T
+    return np.asarray(points @ directions.T)

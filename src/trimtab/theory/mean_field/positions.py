@@ -184,7 +184,7 @@ class Grid(_Layout):
         wide_v, wide_c = _padded(v, window.padding), _padded(c, window.padding)
         out = window.output(self.size)
         total_v, total_c = np.zeros(out), np.zeros(out * 2)
-        for cut in _cuts(window, out):
+        for cut in cuts(window, out):
             total_v += wide_v[cut]
             total_c += wide_c[cut * 2]
         return total_v / window.sites, total_c / window.sites
@@ -193,7 +193,7 @@ class Grid(_Layout):
         """One shifted sum for each site of the kernel; what falls on the padding is lost."""
         wide_v = np.zeros(tuple(n + 2 * p for n, p in zip(self.size, window.padding, strict=True)))
         wide_c = np.zeros(wide_v.shape * 2)
-        for cut in _cuts(window, above.size):
+        for cut in cuts(window, above.size):
             wide_v[cut] += v
             wide_c[cut * 2] += c
         inner = tuple(slice(p, p + n) for n, p in zip(self.size, window.padding, strict=True))
@@ -228,7 +228,7 @@ class Grid(_Layout):
         numbers[inner] = np.arange(self.count).reshape(self.size)
         out = window.output(self.size)
         matrix = np.zeros((prod(out), self.count + 1))
-        for cut in _cuts(window, out):
+        for cut in cuts(window, out):
             matrix[np.arange(prod(out)), numbers[cut].ravel()] += 1 / window.sites
         return matrix[:, :-1]
 
@@ -240,7 +240,7 @@ def _padded(x: Array, padding: Sites) -> Array:
     return np.pad(x, [(p, p) for p in padding * (x.ndim // 2)]) if any(padding) else x
 
 
-def _cuts(window: Window, out: Sites) -> list[tuple[slice, slice]]:
+def cuts(window: Window, out: Sites) -> list[tuple[slice, slice]]:
     """For each site of the kernel, the inputs that the outputs see there."""
     (rows, columns), (down, right), (dy, dx) = window.kernel, window.stride, window.dilation
     return [
