@@ -306,7 +306,7 @@ def draw(
         bars = [ratio * row.spread / math.sqrt(row.case.draws) for ratio, row in zip(ratios, here, strict=True)]
         found = [row.found for row in here]
         left.errorbar(found, ratios, bars, c=colour, marker=marker, ls="none", ms=4.5, lw=0.8, label=kind, zorder=3)
-    low, high = 0.75, 1.3
+    low, high = 0.78, 1.45
     beside = [(row.found, row.paper / row.found) for row in rows if math.isfinite(row.paper)]
     inside = [(x, y) for x, y in beside if low < y < high]
     left.scatter(*zip(*inside, strict=True), c="#999999", marker="x", s=22, label="the paper's variant", zorder=2)
@@ -322,7 +322,7 @@ def draw(
         ylim=(low, high),
         title="drawn networks (band: ±6 %)",
     )
-    left.legend(fontsize=7, ncols=2)
+    left.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0.95))
     styles = {
         "frozen": ("#0072B2", "o", "", "measured, frozen statistics"),
         "exact": ("#0072B2", "", "-", "exact"),
