@@ -7,8 +7,9 @@ reaches a loss, or is differentiated for another purpose (an input's gradient, s
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,14 +47,16 @@ class ModuleHook:
     """A hook whose copies do nothing, so that copies of a model (deepcopy, pickle) are unobserved."""
 
     __slots__ = ("function",)
+    silent: ClassVar[bool] = False
+    """While it is true, no hook does anything; see `unobserved`."""
 
     def __init__(self, function: Any = None) -> None:
         """Call `function` with whatever the hook is called with."""
         self.function = function
 
     def __call__(self, *args: Any) -> None:
-        """Run the function, if this is not a copy."""
-        if self.function is not None:
+        """Run the function, if this is not a copy and nobody asked for silence."""
+        if self.function is not None and not ModuleHook.silent:
             self.function(*args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleHook":
@@ -63,6 +66,16 @@ class ModuleHook:
     def __reduce__(self) -> tuple[type["ModuleHook"], tuple[()]]:
         """Pickle as a hook that does nothing."""
         return ModuleHook, ()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Within, no BNP sees what its model is used for: for measurements in between two steps."""
+    before, ModuleHook.silent = ModuleHook.silent, True
+    try:
+        yield
+    finally:
+        ModuleHook.silent = before
 
 
 class Observer:

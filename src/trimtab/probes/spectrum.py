@@ -6,34 +6,27 @@ large as the outputs are. The matrix of all parameters is never formed.
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.norms import FourThingsBatchNorm, GhostBatchNorm, NoisyBatchNorm, RunningNorm
-from trimtab.norms.base import dims_but_channel, per_channel
+from trimtab.probes.still import Statistics, Still
 
-Statistics = Literal["frozen", "train", "eval"]
 Outputs = Literal["all", "sum"] | int
 
 GRAM_ROWS = 32  # up to so many rows each is computed by itself; above, Lanczos needs fewer products
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_TORCHS = nn.modules.batchnorm._BatchNorm
 
 
 class Jacobian:
     """The derivative J of a network's outputs with respect to its parameters, at one batch, as a linear map.
 
-    The network is copied: no parameter, buffer, gradient, mode, hook or generator of it is touched. Dropout is off.
+    Nothing of the network is changed. Dropout is off.
 
     Args:
         model: Any module that maps inputs to a tensor whose first dimension is that of the samples.
         inputs: The batch.
-        statistics: How layers that normalize by the batch are taken. `frozen`: by the statistics of this batch, but
-            without a gradient through them, as mean field assumes. `train`: with it, as in training. `eval`: by their
-            running averages.
+        statistics: See `Still`; mean field assumes `frozen`.
         outputs: `all` of them, the one with that number, or the `sum` of all.
 
     Attributes:
@@ -49,17 +42,12 @@ class Jacobian:
         Raises:
             ValueError: If an argument makes no sense, or nothing in the model is trained.
         """
-        if statistics not in ("frozen", "train", "eval"):
-            raise ValueError(f"statistics must be 'frozen', 'train' or 'eval', not {statistics!r}.")
         if not isinstance(inputs, Tensor) or inputs.ndim < 1 or not len(inputs):
             raise ValueError("inputs must be a tensor of one sample or more.")
-        copy = _prepared(model, statistics)
-        self._parameters = [p for p in copy.parameters() if p.requires_grad]
-        if not self._parameters:
-            raise ValueError("The model has no parameter that is trained, so that there is no Jacobian.")
-        devices = [inputs.device] if inputs.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.enable_grad():
-            values = copy(inputs.detach().clone())
+        still = Still(model, statistics=statistics, dropout=False)
+        leaves = still.leaves()
+        self._parameters = list(leaves.values())
+        values = still.run(lambda: still.model(inputs.detach().clone()), leaves)
         self._y = _chosen(values, outputs, len(inputs))
         self.samples = len(inputs)
         self.rows = self._y.numel()
@@ -180,45 +168,3 @@ def _chosen(values: object, outputs: Outputs, samples: int) -> Tensor:
     if isinstance(outputs, bool) or not isinstance(outputs, int) or not 0 <= outputs < flat.shape[1]:
         raise ValueError(f"outputs must be 'all', 'sum' or a number from 0 to {flat.shape[1] - 1}, not {outputs!r}.")
     return flat[:, outputs : outputs + 1]
-
-
-def _prepared(model: nn.Module, statistics: Statistics) -> nn.Module:
-    """A copy in the mode asked for."""
-    copy = deepcopy(model)
-    copy.train(statistics != "eval")
-    for name, module in copy.named_modules():
-        if isinstance(module, _DROPOUT):
-            module.eval()
-        elif statistics == "frozen":
-            _freeze(name, module)
-    return copy
-
-
-def _freeze(name: str, module: nn.Module) -> None:
-    """Let no gradient pass through the statistics of the batch; values stay as they are."""
-    if isinstance(module, GhostBatchNorm | FourThingsBatchNorm | NoisyBatchNorm):
-        kind = type(module).__name__
-        raise ValueError(f"Layer {name!r}: frozen statistics are not defined for {kind}; take statistics='train'.")
-    if isinstance(module, RunningNorm):
-        inner = module._by_batch
-        module._by_batch = lambda x: _constant_affine(x, inner(x.detach()))  # type: ignore[method-assign]
-    elif isinstance(module, _TORCHS) and module.training:
-        torchs = module
-
-        def forward(x: Tensor) -> Tensor:
-            plain = nn.functional.batch_norm(x.detach(), None, None, training=True, eps=torchs.eps)
-            y = _constant_affine(x, plain)
-            weight, bias = torchs.weight, torchs.bias
-            y = y if weight is None else y * per_channel(weight, x)
-            return y if bias is None else y + per_channel(bias, x)
-
-        module.forward = forward  # type: ignore[method-assign, assignment]
-
-
-def _constant_affine(x: Tensor, y: Tensor) -> Tensor:
-    """The values y as a function of x whose derivative is the slope of y over x in each channel."""
-    dims = dims_but_channel(x)
-    spread = x.detach() - x.detach().mean(dims, keepdim=True)
-    square = spread.square().sum(dims)
-    slope = (spread * y).sum(dims) / square.clamp(min=torch.finfo(x.dtype).tiny)
-    return y + per_channel(slope, x) * (x - x.detach())

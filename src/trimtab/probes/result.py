@@ -1,0 +1,102 @@
+"""What a probe is, and what it returns."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+LossFunction = Callable[[nn.Module, Any], Tensor]
+"""loss_fn(model, batch) → a tensor of one number."""
+
+
+class CannotMeasure(Exception):  # noqa: N818
+    """The model or the batch is such that there is no number to give; the sentence goes into the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a probe found.
+
+    Attributes:
+        problem: Why there is nothing else in it (out of memory, a loss that is not a number); None if all went well.
+    """
+
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, in dictionaries, lists, numbers and words."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+R = TypeVar("R", bound=Result)
+
+
+class Probe(ABC, Generic[R]):
+    """Measures something of a model, its loss and a batch, and changes nothing.
+
+    Memory that runs out and numbers that are not finite are said in the result; nothing is raised for them.
+
+    Attributes:
+        name: What it is called in records and on the command line.
+        result: What it returns.
+    """
+
+    name: ClassVar[str]
+    result: ClassVar[type[Result]]
+
+    def __call__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> R:
+        """Measure.
+
+        Args:
+            model: Any module.
+            loss_fn: Takes the model and the batch and returns a tensor of one number.
+            batch: Whatever `loss_fn` takes.
+        """
+        try:
+            return self.measure(model, loss_fn, batch)
+        except CannotMeasure as error:
+            problem = str(error)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            problem = "Out of memory."
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return self.result(problem=problem)  # type: ignore[return-value]
+
+    @abstractmethod
+    def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> R:
+        """Measure, or raise CannotMeasure."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters, by the layer that they belong to."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        owner = name.rpartition(".")[0]
+        if ".parametrizations." in f".{owner}":
+            owner = f".{owner}".partition(".parametrizations.")[0].removeprefix(".")
+        layers.setdefault(owner, []).append(name)
+    return layers
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value

@@ -1,0 +1,135 @@
+"""A model held still: whatever is computed with it leaves no trace in it.
+
+Parameters and buffers are swapped for others while something runs (`torch.func.functional_call`), so that gradients,
+running statistics and hooks on parameters belong to the others. What modules keep in plain attributes, their modes and
+the random generators are put back, and no BNP looks. Each run begins with the same random state, that of the training
+at this moment: all see the same dropout mask.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from trimtab.bnp.observer import unobserved
+from trimtab.probes.frozen import freeze
+
+Statistics = Literal["train", "frozen", "eval"]
+T = TypeVar("T")
+Point = Mapping[str, Tensor]
+"""Values for the trained parameters, by name."""
+
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+class Still:
+    """A model to compute with as often as one likes.
+
+    Args:
+        model: Any module; DataParallel, DistributedDataParallel and torch.compile are looked through.
+        statistics: How layers that normalize by the batch are taken. `train`: as in training, with the gradient through
+            the statistics; modules that were put in evaluation mode one by one stay in it. `frozen`: by the statistics
+            of the batch, but without a gradient through them. `eval`: all in evaluation mode.
+        dropout: Whether there is any, where the mode allows it.
+
+    Attributes:
+        model: The model itself.
+        parameters: The values of the parameters that are trained, by name; they share memory with the model.
+
+    Raises:
+        ValueError: If `statistics` is none of these, or no parameter is trained.
+    """
+
+    def __init__(self, model: nn.Module, *, statistics: Statistics = "train", dropout: bool = True) -> None:
+        if statistics not in ("train", "frozen", "eval"):
+            raise ValueError(f"statistics must be 'train', 'frozen' or 'eval', not {statistics!r}.")
+        self.model = _unwrapped(model)
+        self.statistics = statistics
+        self.dropout = dropout
+        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")
+        self._stage = _Stage(self.model)
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+
+    def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
+        """The parameters (or other values of them) as new leaves, to differentiate with respect to."""
+        values = self.parameters if point is None else point
+        return {name: value.detach().requires_grad_() for name, value in values.items()}
+
+    def run(self, work: Callable[[], T], point: Point | None = None) -> T:
+        """Do some work while the model has these values for its parameters (None: copies of its own).
+
+        Backward passes belong into the work too, in case the model recomputes something in them (checkpointing).
+        """
+        values = self.parameters if point is None else point
+        tensors = {f"model.{name}": value for name, value in values.items()}
+        tensors |= {f"model.{name}": buffer.clone() for name, buffer in self.model.named_buffers()}
+        with unobserved(), _same_dice(self.model, self._devices), _attributes_kept(self.model), torch.enable_grad():
+            self._set_modes()
+            result: T = functional_call(self._stage, tensors, (work,))
+        return result
+
+    def _set_modes(self) -> None:
+        if self.statistics == "eval" or not self.model.training:
+            self.model.train(self.statistics != "eval")
+        for name, module in self.model.named_modules():
+            if not self.dropout and isinstance(module, _DROPOUT):
+                module.eval()
+            elif self.statistics == "frozen":
+                freeze(name, module)
+
+
+class _Stage(nn.Module):
+    """Does any work, within a functional_call that knows the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+@contextmanager
+def _same_dice(model: nn.Module, devices: list[int]) -> Iterator[None]:
+    """Put back the state of all random generators."""
+    own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Generator)]
+    states = [generator.get_state() for generator in own]
+    pythons, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
+        for generator, state in zip(own, states, strict=True):
+            generator.set_state(state)
+
+
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Put back the attributes of all modules: modes, counters, tensors that are kept outside of buffers."""
+    kept = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in kept:
+            vars(module).clear()
+            vars(module).update(attributes)

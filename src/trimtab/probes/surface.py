@@ -1,0 +1,97 @@
+"""The loss of a model on one batch as a function of its parameters."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.probes.result import CannotMeasure, LossFunction
+from trimtab.probes.still import Point, Statistics, Still
+
+T = TypeVar("T")
+
+
+class Surface:
+    """The loss surface of one batch, to walk about on; nothing of the model changes.
+
+    Args:
+        model: See `Still`.
+        loss_fn: Takes the model and the batch and returns a tensor of one number.
+        batch: Whatever `loss_fn` takes.
+        statistics: See `Still`.
+
+    Attributes:
+        still: The model, held still.
+        here: Where the model is: the values of its trained parameters.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: LossFunction, batch: Any, *, statistics: Statistics = "train"
+    ) -> None:
+        self.still = Still(model, statistics=statistics)
+        self.here: Point = self.still.parameters
+        self._loss_fn = loss_fn
+        self._batch = batch
+
+    def loss(self, point: Point | None = None) -> float:
+        """The loss at a point (None: here).
+
+        Raises:
+            CannotMeasure: If it is not finite.
+        """
+
+        def work() -> Tensor:
+            with torch.no_grad():
+                return self._loss()
+
+        return _finite(self.still.run(work, point))
+
+    def gradient(self, point: Point | None = None) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradient at a point (None: here), by one forward and one backward.
+
+        Raises:
+            CannotMeasure: If one of them is not finite.
+        """
+        loss, gradient = self.inside(lambda loss, leaves: (loss.detach(), differentiate(loss, leaves)), point)
+        value = _finite(loss)
+        if not all(bool(torch.isfinite(g).all()) for g in gradient.values()):
+            raise CannotMeasure("The gradient has entries that are not finite.")
+        return value, gradient
+
+    def inside(self, work: Callable[[Tensor, dict[str, Tensor]], T], point: Point | None = None) -> T:
+        """Do some work with the loss, as a function in torch's graph, and the leaves that it depends on."""
+        leaves = self.still.leaves(point)
+        return self.still.run(lambda: work(self._loss(), leaves), leaves)
+
+    def moved(self, direction: Point, distance: float) -> dict[str, Tensor]:
+        """The point at some distance from here along a direction; parameters that it does not name stay."""
+        return {
+            name: value + distance * direction[name] if name in direction else value
+            for name, value in self.here.items()
+        }
+
+    def _loss(self) -> Tensor:
+        loss = self._loss_fn(self.still.model, self._batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise TypeError(f"loss_fn must return a tensor of one number, not {found}.")
+        return loss.reshape(())
+
+
+def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
+    """The gradient, with zeros for what the loss does not depend on."""
+    gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    return dict(zip(leaves, gradients, strict=True))
+
+
+def norm(vector: Point) -> float:
+    """The Euclidean norm of all entries together."""
+    return float(torch.stack([t.double().square().sum() for t in vector.values()]).sum().sqrt())
+
+
+def _finite(loss: Tensor) -> float:
+    value = float(loss)
+    if not torch.isfinite(loss):
+        raise CannotMeasure(f"The loss is {value}.")
+    return value

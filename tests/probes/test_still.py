@@ -1,0 +1,190 @@
+"""A model held still leaves no trace, whatever it keeps and however it is used."""
+
+import gc
+import random
+import weakref
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import trimtab
+from tests.probes.untouched import untouched
+from trimtab.probes.result import CannotMeasure, by_layer
+from trimtab.probes.still import Still
+from trimtab.probes.surface import Surface, differentiate
+
+
+class Odd(nn.Module):
+    """Keeps state in all the places where a module can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.5)
+        self.spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+        self.weighted = nn.utils.weight_norm(nn.Linear(6, 6)) if hasattr(nn.utils, "weight_norm") else nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+        self.last.weight.requires_grad_(False)
+        self.calls = 0
+        self.kept: Tensor | None = None
+        self.dice = torch.Generator().manual_seed(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        x = self.drop(self.norm(self.first(x)).relu())
+        self.kept = x = x + 0.1 * torch.rand(x.shape, generator=self.dice) + random.random() + np.random.rand()
+        x = checkpoint(self.spectral, x, use_reentrant=False)
+        return self.last(self.weighted(x))
+
+
+def loss_fn(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+@pytest.fixture
+def batch() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {"x": torch.randn(8, 4), "y": torch.arange(8) % 3}
+
+
+@pytest.fixture
+def odd() -> Odd:
+    torch.manual_seed(1)
+    with pytest.warns(FutureWarning) if "weight_norm" in dir(nn.utils) else nullcontext():
+        return Odd()
+
+
+@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+def test_nothing_changes(statistics: str, odd: Odd, batch: dict[str, Tensor]) -> None:
+    optimizer = torch.optim.Adam(odd.parameters())
+    bnp = trimtab.BNP(odd, skip=("spectral", "weighted", "last")).attach(optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_fn(odd, batch).backward()
+        optimizer.step()
+    odd.norm.eval()
+    calls = []
+    odd.first.weight.register_hook(lambda g: calls.append(g))
+    odd.first.weight.register_post_accumulate_grad_hook(lambda p: calls.append(p))
+    calls_before, kept = odd.calls, odd.kept
+    with untouched(odd, optimizer, bnp):
+        surface = Surface(odd, loss_fn, batch, statistics=statistics)
+        first, gradient = surface.gradient()
+        again = surface.loss()
+        surface.gradient(surface.moved(gradient, -0.1))
+    assert first == pytest.approx(again)  # the same masks and the same noise
+    assert odd.calls == calls_before and odd.kept is kept and not calls
+    assert "last.weight" not in gradient
+
+
+def test_a_failure_leaves_nothing_behind(odd: Odd, batch: dict[str, Tensor]) -> None:
+    def fails(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        loss_fn(model, batch)
+        raise RuntimeError("in the middle")
+
+    with untouched(odd), pytest.raises(RuntimeError, match="in the middle"):
+        Surface(odd, fails, batch).gradient()
+
+
+def test_a_run_with_probing_is_bit_identical_to_one_without(batch: dict[str, Tensor]) -> None:
+    def run(probing: bool) -> list[Tensor]:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        bnp = trimtab.BNP(model).attach(optimizer)
+        for _ in range(5):
+            if probing:
+                Surface(model, loss_fn, batch).gradient()
+                Surface(model, loss_fn, batch, statistics="frozen").loss()
+            loss = loss_fn(model, batch)
+            if probing:  # between the forward and the backward too
+                Surface(model, loss_fn, batch).gradient()
+            optimizer.zero_grad()
+            loss.backward()
+            if probing:
+                Surface(model, loss_fn, batch).gradient()
+            optimizer.step()
+        bnp.detach()
+        return [*model.parameters(), *model.buffers()]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
+def test_gradient_equals_autograd(batch: dict[str, Tensor]) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    batch["x"] = batch["x"].double()
+    value, gradient = Surface(model, loss_fn, batch).gradient()
+    loss = loss_fn(model, batch)
+    loss.backward()
+    assert value == pytest.approx(loss.item())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradient[name], parameter.grad)
+
+
+def test_tied_weights_move_together(batch: dict[str, Tensor]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    surface = Surface(model, lambda m, b: m(b["x"]).square().mean(), batch)
+    direction = {"0.weight": torch.ones(4, 4)}
+    moved = surface.loss(surface.moved(direction, 0.5))
+    with torch.no_grad():
+        model[0].weight += 0.5
+        assert float(model(batch["x"]).square().mean()) == pytest.approx(moved)
+
+
+def test_memory_is_given_back(batch: dict[str, Tensor]) -> None:
+    model = nn.Linear(4, 3)
+    seen = []
+
+    def second(loss: Tensor, leaves: dict[str, Tensor]) -> Tensor:
+        gradient = differentiate(loss, leaves, create_graph=True)
+        seen.extend(weakref.ref(g) for g in gradient.values())
+        return differentiate(sum(g.sum() for g in gradient.values()), leaves)["weight"]
+
+    gc.collect()
+    gc.disable()
+    try:
+        Surface(model, loss_fn, batch).inside(second)
+        assert all(ref() is None for ref in seen)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"), [(lambda m, b: m(b["x"]), "shape"), (lambda m, b: 1.0, "float"), (lambda m, b: None, "None")]
+)
+def test_a_loss_is_one_number(wrong, found: str, batch: dict[str, Tensor]) -> None:
+    with pytest.raises(TypeError, match=f"loss_fn must return a tensor of one number.*{found}"):
+        Surface(nn.Linear(4, 3), wrong, batch).loss()
+
+
+def test_not_a_number_is_said(batch: dict[str, Tensor]) -> None:
+    with pytest.raises(CannotMeasure, match="loss is nan"):
+        Surface(nn.Linear(4, 3), lambda m, b: m(b["x"]).mean() * float("nan"), batch).gradient()
+    with pytest.raises(CannotMeasure, match="not finite"):
+        Surface(nn.Linear(4, 3), lambda m, b: (m(b["x"]) * 0).sqrt().sum(), batch).gradient()
+
+
+def test_arguments() -> None:
+    with pytest.raises(ValueError, match="statistics must be"):
+        Still(nn.Linear(2, 2), statistics="running")
+    with pytest.raises(ValueError, match="no parameter that is trained"):
+        Still(nn.ReLU())
+
+
+def test_wrappers_are_looked_through(batch: dict[str, Tensor]) -> None:
+    model = nn.Linear(4, 3)
+    value = Surface(model, loss_fn, batch).loss()
+    assert Surface(nn.DataParallel(model), loss_fn, batch).loss() == value
+    assert Surface(torch.compile(model), loss_fn, batch).loss() == value
+
+
+def test_parameters_belong_to_layers() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2)))
+    assert set(by_layer(dict(model.named_parameters()))) == {"0", "1.0"}
+    assert by_layer(["weight"]) == {"": ["weight"]}
