@@ -42,10 +42,12 @@ class Probe(ABC, Generic[R]):
     Attributes:
         name: What it is called in records and on the command line.
         result: What it returns.
+        successive: Whether it is about changes, so that a monitor calls it in pairs of successive steps.
     """
 
     name: ClassVar[str]
     result: ClassVar[type[Result]]
+    successive: ClassVar[bool] = False
 
     def __call__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> R:
         """Measure.

@@ -92,6 +92,24 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """Something was measured on the network, its loss and the batch of the next step.
+
+    Attributes:
+        step: Steps taken so far.
+        probe: What was measured.
+        result: What was found; `problem` in it says why there is nothing, if so.
+        seconds: What the measurement took.
+    """
+
+    kind: ClassVar[str] = "probed"
+    step: int
+    probe: str
+    result: dict[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """A run ends, for now or for good."""
 
@@ -102,8 +120,8 @@ class RunEnded:
     images_per_second: float
 
 
-Event = RunStarted | Resumed | Trained | Evaluated | RunEnded
-_KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in (RunStarted, Resumed, Trained, Evaluated, RunEnded)}
+Event = RunStarted | Resumed | Trained | Evaluated | Probed | RunEnded
+_KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in (RunStarted, Resumed, Trained, Evaluated, Probed, RunEnded)}
 
 
 class EventLog:
@@ -161,11 +179,18 @@ def read_events(path: Path) -> Iterator[Event]:
         yield event
 
 
-def _encoded(content: dict[str, Any]) -> dict[str, Any]:
+def _encoded(value: Any) -> Any:
     """JSON has no infinities and NaN; as words they come back."""
-    bad = {name: str(v) for name, v in content.items() if isinstance(v, float) and not math.isfinite(v)}
-    return {**content, **bad}
+    if isinstance(value, dict):
+        return {name: _encoded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _decoded(content: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(v) if v in ("nan", "inf", "-inf") else v for name, v in content.items()}
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _decoded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_decoded(each) for each in value]
+    return float(value) if isinstance(value, str) and value in ("nan", "inf", "-inf") else value

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.records.events import EVENTS, Evaluated, RunEnded, RunStarted, Trained, read_events
+from trimtab.records.events import EVENTS, Evaluated, Probed, RunEnded, RunStarted, Trained, read_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class History:
         started: How it began, with its settings.
         trained: The stretches of training.
         evaluated: The evaluations.
+        probed: The measurements.
         ended: How it ended; None while it runs, and after a crash.
     """
 
@@ -23,6 +24,7 @@ class History:
     started: RunStarted
     trained: tuple[Trained, ...]
     evaluated: tuple[Evaluated, ...]
+    probed: tuple[Probed, ...]
     ended: RunEnded | None
 
     @classmethod
@@ -44,6 +46,7 @@ class History:
             events[0],
             tuple(event for event in events if isinstance(event, Trained)),
             tuple(event for event in events if isinstance(event, Evaluated)),
+            tuple(event for event in events if isinstance(event, Probed)),
             events[-1] if isinstance(events[-1], RunEnded) else None,
         )
 

@@ -35,7 +35,7 @@ MARKERS = 7
 
 def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> Figure:
     """What is measured on held-out data above, the training loss below it."""
-    figure = _figure(4.1, [curve.label for curve in panel.curves])
+    figure = new_figure(4.1, [curve.label for curve in panel.curves])
     above, below = figure.subplots(2, 1, sharex=True)
     measured = [curve.line("measured", panel.metric) for curve in panel.curves]
     trained = [curve.line("trained", panel.metric) for curve in panel.curves]
@@ -47,7 +47,7 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
         shift = number / max(len(panel.curves), 1)
         _draw_line(above, over, look, look.measured, against, unit, percent, shift)
         _draw_line(below, under, look, look.trained, against, unit, 1.0, shift)
-        handles.append(_handle(look, curve.label, look.measured))
+        handles.append(line_handle(look, curve.label, look.measured))
     values = np.concatenate([percent * one.values for one in measured] or [np.empty(0)])
     value_scale(above, panel.metric, values)
     value_scale(below, "loss", np.concatenate([one.values for one in trained] or [np.empty(0)]))
@@ -63,7 +63,7 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
     above.set_ylabel(f"{part}accuracy in %" if panel.metric == "accuracy" else f"{part}loss")
     below.set_ylabel("training loss")
     figure.align_ylabels()
-    _head(figure, panel.title, handles)
+    add_head(figure, panel.title, handles)
     return figure
 
 
@@ -114,7 +114,8 @@ def _plot(
     )
 
 
-def _handle(look: Style, label: str, dashes: Dashes) -> Line2D:
+def line_handle(look: Style, label: str, dashes: Dashes) -> Line2D:
+    """A line for a legend."""
     face = LIGHT["paper"] if look.hollow else look.ink
     return Line2D(
         [],
@@ -129,13 +130,13 @@ def _handle(look: Style, label: str, dashes: Dashes) -> Line2D:
     )
 
 
-def _figure(height: float, labels: Sequence[str], width: float = WIDTH) -> Figure:
+def new_figure(height: float, labels: Sequence[str], width: float = WIDTH) -> Figure:
     """An empty figure with room for a legend above axes of a certain height."""
     deep = -(-len(labels) // _columns(labels, 72 * width)) if labels else 0
     return Figure(figsize=(width, height + 0.2 * deep), layout="constrained")
 
 
-def _head(figure: Figure, text: str, handles: Sequence[Line2D]) -> None:
+def add_head(figure: Figure, text: str, handles: Sequence[Line2D]) -> None:
     """Title and legend above the axes, where they cover nothing."""
     if not handles:
         figure.suptitle(text, fontsize=11)
@@ -167,7 +168,7 @@ def _columns(labels: Sequence[str], width: float) -> int:
 def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
     """Validation result against learning rate. The chosen rate has a ring; what diverged is a cross at the edge."""
     tuned = [cell for cell in panel.cells if cell.candidates]
-    figure = _figure(3.4, [heading(cell.method) for cell in tuned])
+    figure = new_figure(3.4, [heading(cell.method) for cell in tuned])
     axes = figure.subplots()
     percent = 100.0 if panel.metric == "accuracy" else 1.0
     drawn, lost, handles = [np.empty(0)], [], []
@@ -188,7 +189,7 @@ def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
             markerfacecolor="none",
             markeredgewidth=1.4,
         )
-        handles.append(_handle(look, heading(cell.method), look.line))
+        handles.append(line_handle(look, heading(cell.method), look.line))
         drawn.append(y)
     axes.margins(y=0.12)
     value_scale(axes, panel.metric, np.concatenate(drawn))
@@ -198,7 +199,7 @@ def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
         log_scale(axes, "x", min(rates), max(rates))
     axes.set_xlabel("learning rate")
     axes.set_ylabel("validation accuracy in %" if panel.metric == "accuracy" else "validation loss")
-    _head(figure, panel.title, handles)
+    add_head(figure, panel.title, handles)
     return figure
 
 
@@ -231,7 +232,7 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
     """
     wide = len(networks) > 1
     labels = [heading(method) for method in methods(comparison)]
-    figure = _figure(4.0, labels, 5.0 * len(networks) if wide else WIDTH)
+    figure = new_figure(4.0, labels, 5.0 * len(networks) if wide else WIDTH)
     panels = figure.subplots(1, len(networks), sharey=True, squeeze=False)[0]
     sizes = list(dict.fromkeys(cell.batch_size for cell in comparison.cells))
     looks = styles((method, heading(method)) for method in methods(comparison))
@@ -241,7 +242,7 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
         shift = 0.5 * (place - (len(looks) - 1) / 2) / max(len(looks), 6)
         found = [cell for cell in cells if heading(cell.method) == label]
         if found:
-            handles.append(_handle(look, label, look.line))
+            handles.append(line_handle(look, label, look.line))
         for axes, network in zip(panels, networks, strict=True):
             own = [cell for cell in found if cell.network == network]
             _draw_bars(axes, own, [sizes.index(cell.batch_size) + shift for cell in own], look, comparison.metric)
@@ -256,7 +257,7 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
         axes.grid(visible=True, axis="y")
     if note:
         figure.supxlabel(note, x=0.005, horizontalalignment="left", fontsize=8, color=LIGHT["muted"])
-    _head(figure, "" if wide else title(networks[0]), handles)
+    add_head(figure, "" if wide else title(networks[0]), handles)
     return figure
 
 

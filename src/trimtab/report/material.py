@@ -12,7 +12,7 @@ from trimtab.report.standing import rows
 from trimtab.report.words import batch, heading, slug, title
 
 # In these, runs of one curve may differ: they decide what a run is called and what is written down, not the training.
-IMMATERIAL = ("seed", "log_every", "evaluate_every", "evaluations")
+IMMATERIAL = ("seed", "log_every", "evaluate_every", "evaluations", "probe", "probe_every", "probe_at")
 PANEL = ("data", "network", "batch_size")
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint
+from trimtab.training.probing import monitor
 from trimtab.training.session import Session, settled
 
 CHECKPOINT = "checkpoint.pt"
@@ -78,6 +80,7 @@ class Run:
         self._first_loss: float | None = None
         self._evaluations: list[Evaluated] = []
         self._last: tuple[float | None, float | None] = (None, None)
+        self._monitor = monitor(session)
 
     def begin(self, command: str, versions: dict[str, str], settings: dict[str, Any]) -> None:
         """Start the records."""
@@ -116,10 +119,13 @@ class Run:
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
-        saved = started = time.monotonic()
+        saved = time.monotonic()
         with interruptible() as interrupted:
             while session.step < session.total:
-                session.advance()
+                started = time.monotonic()
+                batch = session.next_batch()
+                started += self._probe(batch)
+                session.advance(batch)
                 self._seconds += time.monotonic() - started
                 if self._first_loss is None:
                     self._first_loss = session.loss_so_far()
@@ -133,8 +139,15 @@ class Run:
                 if self._folder is not None and time.monotonic() - saved > self._checkpoint_seconds:
                     self._save()
                     saved = time.monotonic()
-                started = time.monotonic()
         return "finished"
+
+    def _probe(self, batch: tuple[Tensor, Tensor]) -> float:
+        """Measure what is due before the next step; returns the seconds it took, which are not training time."""
+        started = time.monotonic()
+        if self._monitor is not None:
+            for event, _ in self._monitor.measure(self.session.step, self.session.model, self.session.loss_fn, batch):
+                self._record(event)
+        return time.monotonic() - started
 
     def _evaluation_is_due(self) -> bool:
         step, total, settings = self.session.step, self.session.total, self.session.settings

@@ -76,17 +76,16 @@ class Session:
         self._correct = torch.zeros((), device=device)
         self._summed = 0
 
-    def advance(self) -> None:
-        """Take one step and add its loss and accuracy to the sums."""
-        inputs, targets = self._next_batch()
+    def advance(self, batch: tuple[Tensor, Tensor] | None = None) -> None:
+        """Take one step, with the batch that `next_batch` gave, and add its loss and accuracy to the sums."""
+        inputs, targets = self.next_batch() if batch is None else batch
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.at(self.step)
         with self._autocast():
             output = self._forward(inputs)
         loss = self._loss(output.float(), targets)
-        penalized = loss + gamma_decay(self.model, self.settings.zeta) if self.settings.zeta else loss
         self.optimizer.zero_grad()
-        penalized.backward()
+        self._penalized(loss).backward()
         self.optimizer.step()
         self.step += 1
         self._summed += 1
@@ -94,7 +93,7 @@ class Session:
         if self.dataset.classes:
             self._correct += (output.detach().argmax(1) == targets).sum()
 
-    def _next_batch(self) -> tuple[Tensor, Tensor]:
+    def next_batch(self) -> tuple[Tensor, Tensor]:
         """The batch of this step; an epoch that was begun before a checkpoint is drawn again and gone on with."""
         position = self.step % self.steps_per_epoch
         if position == 0:
@@ -105,6 +104,13 @@ class Session:
             self._epoch = self._train.epoch(self._train.plan(), position)
         assert self._epoch is not None
         return next(self._epoch)
+
+    def loss_fn(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """What a step differentiates, for probes."""
+        inputs, targets = batch
+        with self._autocast():
+            output = model(inputs)
+        return self._penalized(self._loss(output.float(), targets))
 
     def loss_so_far(self) -> float:
         """The sum of the losses since the last `take_means`; this waits for the device."""
@@ -199,6 +205,9 @@ class Session:
         if self.dataset.classes:
             return F.cross_entropy(output, targets)
         return (output - targets).square().sum()
+
+    def _penalized(self, loss: Tensor) -> Tensor:
+        return loss + gamma_decay(self.model, self.settings.zeta) if self.settings.zeta else loss
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from trimtab.training.methods import Method
+from trimtab.training.probing import chosen
 
 
 def _told(default: Any, text: str) -> Any:
@@ -73,6 +74,9 @@ class Settings:
     log_every: int = _told(50, "steps between two records of the training loss")
     evaluate_every: int | None = _told(None, "epochs between two evaluations")
     evaluations: int | None = _told(None, "evaluations instead, evenly over the run")
+    probe: tuple[str, ...] = _told((), "measure along the way: landscape, random, shift, ... or all")
+    probe_every: int = _told(64, "steps between two measurements")
+    probe_at: tuple[int, ...] = _told((), "measure at these steps instead")
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no meaning, naming the setting."""
@@ -81,6 +85,7 @@ class Settings:
                 value = getattr(self, name)
                 if value is not None and not allowed(value):
                     raise ValueError(f"{name} must be {words}, not {value!r}")
+        chosen(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
         """With what is None taken from a recipe, where that says something.
@@ -99,7 +104,7 @@ class Settings:
 
 
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs", "steps", "log_every", "evaluate_every", "evaluations"), lambda n: n >= 1, "1 or more"),
+    (("epochs", "steps", "log_every", "evaluate_every", "evaluations", "probe_every"), lambda n: n >= 1, "1 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
     (("weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
@@ -142,7 +147,7 @@ def convert(value: Any, hint: Any) -> Any:
         return value
     if get_origin(hint) is tuple:
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        return tuple(convert(part, int) for part in parts)
+        return tuple(convert(part.strip() if isinstance(part, str) else part, get_args(hint)[0]) for part in parts)
     if hint is bool:
         words = {"true": True, "yes": True, "false": False, "no": False}
         if isinstance(value, bool):

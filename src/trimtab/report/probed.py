@@ -1,0 +1,169 @@
+"""What was measured along a run, drawn."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trimtab.report.axes import count_ticks, log_scale, spread
+from trimtab.report.curves import Numbers
+from trimtab.report.drawing import WIDTH, add_head, line_handle, new_figure
+from trimtab.report.measured import Measured
+from trimtab.report.styles import Dashes, Style
+
+ROW = 1.35
+"""Height of a row of a figure that has one for each layer, in inches."""
+
+
+def draw_landscape(title: str, measured: Sequence[Measured]) -> Figure:
+    """Ranges of the loss and of the change of the gradient along a direction, and effective smoothness."""
+    figure = new_figure(6.2, [one.label for one in measured])
+    loss, change, smooth = figure.subplots(3, 1, sharex=True)
+    for one in measured:
+        _band(loss, one.steps, one.rows("loss_range"), one.look)
+        _band(change, one.steps, one.rows("predictiveness_range"), one.look)
+        _line(smooth, one.steps, one.of("smoothness"), one.look)
+    for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
+        axes.set_ylabel(words)
+        _scale(axes)
+    _steps(smooth)
+    return _done(figure, title, measured)
+
+
+def draw_predictiveness(title: str, measured: Sequence[Measured]) -> Figure:
+    """The change of the gradient against the distance, as medians and quartiles over the steps."""
+    figure = new_figure(3.2, [one.label for one in measured])
+    axes = figure.subplots()
+    for one in measured:
+        x = one.rows("multiples")[0]
+        low, middle, high = quartiles(one.rows("gradient_changes"))
+        axes.fill_between(x, low, high, color=one.look.ink, alpha=0.2, linewidth=0)
+        _line(axes, x, middle, one.look)
+    axes.set_xlabel("distance along the gradient, in steps")
+    axes.set_ylabel("change of gradient")
+    _scale(axes)
+    return _done(figure, title, measured)
+
+
+def draw_layers(
+    title: str,
+    measured: Sequence[Measured],
+    layers: Sequence[str],
+    columns: Sequence[tuple[str, Sequence[tuple[str, Dashes]]]],
+) -> Figure:
+    """A row for each layer; a column for each group of numbers, which differ in their dashes.
+
+    Args:
+        title: Of the figure.
+        measured: One for each line.
+        layers: The rows.
+        columns: What is written above each, and the names of the numbers in it with their dashes.
+    """
+    figure = new_figure(0.6 + ROW * len(layers), [one.label for one in measured], WIDTH * max(1, len(columns) / 2))
+    grid = figure.subplots(len(layers), len(columns), sharex=True, squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, (words, numbers) in zip(row, columns, strict=True):
+            for one in measured:
+                if layer in one.layers():
+                    for name, dashes in numbers:
+                        _line(axes, one.steps, one.layer(layer, name), one.look, dashes)
+            _scale(axes)
+            if axes in grid[0]:
+                axes.set_title(words, fontsize=9)
+        row[0].set_ylabel(layer)
+    for axes in grid[-1]:
+        _steps(axes)
+    return _done(figure, title, measured)
+
+
+def draw_numbers(
+    title: str, measured: Sequence[Measured], rows: Sequence[tuple[str, Sequence[tuple[str, Dashes]]]]
+) -> Figure:
+    """A row for each group of numbers of the whole network."""
+    figure = new_figure(0.6 + 1.7 * len(rows), [one.label for one in measured])
+    grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (words, numbers) in zip(grid, rows, strict=True):
+        for one in measured:
+            for name, dashes in numbers:
+                _line(axes, one.steps, one.of(name), one.look, dashes)
+        axes.set_ylabel(words)
+        _scale(axes)
+    _steps(grid[-1])
+    return _done(figure, title, measured)
+
+
+def draw_histograms(title: str, measured: Sequence[Measured], layers: Sequence[str]) -> Figure:
+    """Distributions over training, one above the other, the first step at the bottom: a column for each run."""
+    figure = new_figure(0.6 + 2.0 * len(layers), [one.label for one in measured])
+    grid = figure.subplots(len(layers), len(measured), squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, one in zip(row, measured, strict=True):
+            _ridges(axes, one, layer)
+            axes.set_yticks([])
+            if axes in grid[0]:
+                axes.set_title(one.label, fontsize=9)
+        row[0].set_ylabel(layer)
+    return _done(figure, title, measured)
+
+
+def _ridges(axes: Axes, one: Measured, layer: str) -> None:
+    """At most eight of the steps, evenly chosen."""
+    drawn = one.histograms(layer)
+    places = np.unique(np.linspace(0, len(drawn) - 1, min(8, len(drawn))).astype(int))
+    for height, place in enumerate(places):
+        edges, counts = drawn[place]
+        width = np.diff(edges)
+        density = counts / max(float((counts * width).sum()), 1e-300)
+        y = height + 1.6 * density / max(float(density.max()), 1e-300)
+        axes.fill_between((edges[1:] + edges[:-1]) / 2, height, y, color=one.look.ink, alpha=0.35, linewidth=0.6)
+    axes.text(0.02, 0.02, f"step {one.steps[places[0]]:g}", transform=axes.transAxes, fontsize=7)
+    axes.text(0.02, 0.93, f"step {one.steps[places[-1]]:g}", transform=axes.transAxes, fontsize=7)
+
+
+def quartiles(rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Of each column, over what is finite."""
+    finite = np.where(np.isfinite(rows), rows, np.nan)
+    low, middle, high = np.nanquantile(finite, (0.25, 0.5, 0.75), axis=0)
+    return low, middle, high
+
+
+def _band(axes: Axes, steps: Numbers, ends: Numbers, look: Style) -> None:
+    finite = np.where(np.isfinite(ends), ends, np.nan)
+    axes.fill_between(steps, finite[:, 0], finite[:, 1], color=look.ink, alpha=0.25, linewidth=0)
+    for values in finite.T:
+        axes.plot(steps, values, color=look.ink, linewidth=0.7)
+
+
+def _line(axes: Axes, x: Numbers, y: Numbers, look: Style, dashes: Dashes = "-") -> None:
+    axes.plot(
+        x,
+        np.where(np.isfinite(y), y, np.nan),
+        color=look.ink,
+        linestyle=dashes,
+        linewidth=1.3,
+        marker=look.marker,
+        markersize=3,
+        markevery=max(1, len(x) // 7),
+    )
+
+
+def _steps(axes: Axes) -> None:
+    axes.set_xlabel("training steps")
+    count_ticks(axes)
+
+
+def _scale(axes: Axes) -> None:
+    """Logarithmic where all is positive and spreads over more than a factor of twenty."""
+    axes.grid(axis="y")
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
+    values = np.concatenate(drawn) if drawn else np.empty(0)
+    values = values[np.isfinite(values)]
+    if len(values) and (values > 0).all() and spread(values) > 20:
+        log_scale(axes, "y", float(values.min()), float(values.max()))
+
+
+def _done(figure: Figure, title: str, measured: Sequence[Measured]) -> Figure:
+    figure.align_ylabels()
+    add_head(figure, title, [line_handle(one.look, one.label, "-") for one in measured])
+    return figure
