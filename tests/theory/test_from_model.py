@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from trimtab.cli import predict as command
 from trimtab.cli.common import CommandError
 from trimtab.networks import build
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, Norm, VarianceOnlyBatchNorm
-from trimtab.probes import fisher_lambda_max
+from trimtab.probes import Jacobian, fisher_lambda_max
 from trimtab.theory.from_model import predict
 from trimtab.theory.from_model.prediction import measured
 from trimtab.theory.mean_field import Conv, Dense, MaxPool, Pool, Residual, draw_network, mean_field
@@ -150,10 +151,12 @@ def test_real_data_have_a_mean() -> None:
         (nn.LayerNorm(16), ""),
         (nn.PReLU(), "1 parameters are not counted"),
         (Norm("ghost").layer(16, 0), "taken for a BatchNorm"),
-        (MeanOnlyBatchNorm(16), ""),
+        (nn.Sequential(MeanOnlyBatchNorm(16), nn.ReLU()), ""),
         (VarianceOnlyBatchNorm(16), ""),
-        (LpNorm(16, p=2), ""),
-        (nn.Sequential(nn.ReLU(), nn.BatchNorm1d(16)), "after the activation"),
+        (nn.Sequential(LpNorm(16, p=2), nn.ReLU()), ""),
+        (nn.Sequential(nn.ReLU(), nn.BatchNorm1d(16)), "nothing in common between samples"),
+        (nn.BatchNorm1d(16), "nothing in common between samples"),
+        (nn.Sequential(nn.BatchNorm1d(16), nn.Tanh()), "nothing in common between samples"),
         (nn.ReLU6(), ""),
         (nn.ELU(), ""),
     ],
@@ -254,7 +257,7 @@ def test_bad_input(model: nn.Module, told: dict, words: str) -> None:
 def test_weights_that_are_not_finite() -> None:
     model = nn.Linear(3, 2)
     nn.init.constant_(model.weight, math.nan)
-    with pytest.raises(ValueError, match="weight has values that are not finite"):
+    with pytest.raises(ValueError, match=r"values in 0\.weight that are not finite"):
         predict(model, (3,))
 
 
@@ -299,3 +302,124 @@ def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> 
 def test_command_says_what_is_wrong(words: list[str]) -> None:
     with pytest.raises(CommandError):
         run(*words)
+
+
+def network(*layers: nn.Module, bias: float | None = None) -> nn.Module:
+    """Weights of variance 2/fan-in, biases of 0.5 or all alike."""
+    model = nn.Sequential(*layers)
+    for module in model:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_features))
+            if bias is None:
+                nn.init.normal_(module.bias, std=math.sqrt(0.5))
+            else:
+                nn.init.constant_(module.bias, bias)
+    return model
+
+
+@pytest.mark.parametrize("bias", [-1.0, 2.0])
+def test_biases_that_have_a_mean(bias: float) -> None:
+    torch.manual_seed(0)
+    model = network(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 500), nn.ReLU(), nn.Linear(500, 1), bias=bias)
+    x = torch.randn(200, 800)
+    along = torch.full((200,), 200**-0.5)  # the direction in which all samples agree, which the sum is for
+    found = float(along @ Jacobian(model, x, outputs=0).gram_times(along))
+    assert predict(model, (800,), samples=200, inputs=x).lambda_max == pytest.approx(found, rel=0.08)
+
+
+def test_weights_that_have_a_mean_are_said() -> None:
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 1))
+    nn.init.uniform_(model[0].weight, 0.0, 0.1)
+    assert any("0.weight has a mean of 0.05" in sentence for sentence in predict(model, (20,)).unseen)
+
+
+def test_layer_norm_after_the_activation() -> None:
+    found = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        layers = (nn.Linear(50, 500), nn.ReLU(), nn.LayerNorm(500))
+        model = network(*layers, nn.Linear(500, 500), nn.ReLU(), nn.LayerNorm(500), nn.Linear(500, 1))
+        x = torch.randn(200, 50)
+        prediction = predict(model, (50,), samples=200, inputs=x).lambda_max
+        found.append(prediction / fisher_lambda_max(model, x, outputs=0))
+    assert sum(found) / 3 == pytest.approx(1, abs=0.08)
+
+
+class Doing(nn.Module):
+    def __init__(self, what: Callable[[Tensor], Tensor], features: int = 30) -> None:
+        super().__init__()
+        self.one, self.two, self.what = nn.Linear(10, 30), nn.Linear(features, 1), what
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.what(F.relu(self.one(x))))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda h: 2.0 / (h + 1.0),
+        lambda h: h * -2.0,
+        lambda h: torch.add(h, h, alpha=10),
+        lambda h: torch.div(h, 2.0, rounding_mode="floor"),
+    ],
+)
+def test_operations_that_look_like_others_are_said(what: Callable[[Tensor], Tensor]) -> None:
+    assert any("is not known" in sentence for sentence in predict(Doing(what), (10,)).unseen)
+    assert predict(Doing(lambda h: h / 2.0), (10,)).unseen == ()
+
+
+class Averaging(nn.Module):
+    def __init__(self, dim: int | tuple[int, ...]) -> None:
+        super().__init__()
+        self.one, self.two, self.dim = nn.Conv1d(3, 8, 3, bias=False), nn.Linear(8, 1), dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(x)).mean(self.dim))
+
+
+def test_a_mean_is_over_positions_or_unknown() -> None:
+    assert predict(Averaging(2), (3, 10)).unseen == ()
+    assert predict(Averaging((-1,)), (3, 10)).unseen == ()
+    assert any("is not known" in sentence for sentence in predict(Averaging(1), (3, 10)).unseen)
+    unlike = flat(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AvgPool2d(3, 2, 1, count_include_pad=False), features=18)
+    assert any("divides by something else" in sentence for sentence in predict(unlike, (1, 8, 8)).unseen)
+
+
+def test_a_convolution_at_the_output_counts_one_position() -> None:
+    layers = [Conv(3, 100, 3, size=8), Conv(100, 1, 3)]
+    torch.manual_seed(0)
+    model, x = draw_network(layers, gamma=1.0, sigma_w2=2.0, sigma_b2=0.5), torch.randn(64, 3, 8, 8)
+    found = sum(fisher_lambda_max(model, x, outputs=i) for i in range(0, 16, 5)) / 4
+    told = {"norm": "batch", "bias_terms": True, "samples": 64, "sigma_w2": 2.0, "sigma_b2": 0.5}
+    assert mean_field(layers, **told).lambda_max == pytest.approx(found, rel=0.06)
+    assert predict(model, (3, 8, 8), samples=64).lambda_max == pytest.approx(found, rel=0.08)
+    with pytest.raises(ValueError, match="outputs of one position"):
+        mean_field(layers, variant="paper", **told)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_what_cannot_be_read_is_named() -> None:
+    good = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match=r"model must be a torch\.nn\.Module"):
+        predict(5, (4,))
+    for shape in (4, None, (), (0,), (4.0,)):
+        with pytest.raises(ValueError, match="input_shape must be"):
+            predict(good, shape)
+    for samples in (1.5, math.nan, True, 0):
+        with pytest.raises(ValueError, match="samples must be"):
+            predict(good, (4,), samples=samples)
+    with pytest.raises(ValueError, match=r"0\.weight of shape \(0, 4\)"):
+        predict(nn.Sequential(nn.Linear(4, 0), nn.ReLU(), nn.Linear(0, 1)), (4,))
+    for name in ("0.bias", "1.weight", "1.bias"):
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
+        nn.init.constant_(model.get_parameter(name), math.nan)
+        with pytest.raises(ValueError, match=f"values in {name} that are not finite"):
+            predict(model, (4,))
+
+
+def test_hooks_of_the_user_do_not_run() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    seen: list[object] = []
+    model[0].register_forward_hook(lambda *args: seen.append(args))
+    predict(model, (4,))
+    assert not seen and len(model[0]._forward_hooks) == 1

@@ -1,9 +1,13 @@
 """Expectations over correlated Gaussians: closed form, quadrature, series and Monte Carlo."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
 
 from trimtab.theory.mean_field import activations
 from trimtab.theory.mean_field.activations import ACTIVATIONS, LeakyReLU, Quadrature, activation, shifted
@@ -56,6 +60,24 @@ def test_smooth_activations_equal_a_fine_grid_and_their_derivative_is_right(name
     for kind in KINDS:
         expected = by_panels(integrand(phi, kind), 1.3, 0.7, 0.4)
         assert float(getattr(phi, kind)(1.3, 0.7, 0.4)) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("variance", [2.0, 9.0, 100.0, 400.0])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "silu", "gelu"])
+def test_wide_preactivations(name: str, variance: float) -> None:
+    """Equal ones by adaptive quadrature, independent ones as the product of two."""
+    phi = ACTIVATIONS[name]
+    for kind in KINDS:
+        function = integrand(phi, kind)
+
+        def mean(power: int, function=function) -> float:
+            density = partial(norm.pdf, scale=np.sqrt(variance))
+            limits = {"a": -8 * np.sqrt(variance), "b": 8 * np.sqrt(variance), "points": [-3, 0, 3], "limit": 500}
+            return quad(lambda x: function(np.array(x)) ** power * density(x), **limits)[0]
+
+        value = getattr(phi, kind)
+        assert float(value(variance, variance, variance)) == pytest.approx(mean(2), rel=1e-4)
+        assert float(value(variance, variance, 0.0)) == pytest.approx(mean(1) ** 2, rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -13,9 +13,11 @@ from trimtab.theory.from_model.reading import Reading
 from trimtab.theory.from_model.tracing import channels_and_size
 from trimtab.theory.mean_field.activations import Array
 from trimtab.theory.mean_field.eigenvalue import GRID_LIMIT, max_learning_rate
-from trimtab.theory.mean_field.graph import State, propagate
+from trimtab.theory.mean_field.graph import Flow, State, propagate
+from trimtab.theory.mean_field.operations import Affine
 from trimtab.theory.mean_field.positions import Grid, Layout, Uniform
 
+COMMON = 0.02  # of the mean square; ReLU's is 1/π or more
 PAIRS = 2**25  # of positions, over all nodes: a quarter of a gigabyte, and seconds
 
 
@@ -110,18 +112,24 @@ def predict(
     Raises:
         ValueError: If the model cannot be traced, an argument makes no sense, or there is nothing to predict.
     """
-    shape = tuple(input_shape)
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-        raise ValueError(f"input_shape must be positive whole numbers, not {input_shape!r}.")
+        raise ValueError(f"input_shape must be a sequence of positive whole numbers, not {input_shape!r}.")
     if statistics not in ("frozen", "train"):
         raise ValueError(f"statistics must be 'frozen' or 'train', not {statistics!r}.")
-    if samples is not None and samples < 1:
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
     max_learning_rate(1.0, momentum)  # refuse it before anything is done
     reading = Reading(model, shape, frozen=statistics == "frozen")
     layout = _layout(reading, channels_and_size(shape)[1])
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
     flow = propagate(reading.nodes, State(layout, v, c))
+    if without_common := _without_common(reading, flow):
+        reading.say(
+            f"What {without_common} reads has next to nothing in common between samples (after a linear or an odd "
+            "activation, or after a BatchNorm behind it), and mean field lives on what they have: λ_max may be several "
+            "times as large; measure it."
+        )
     terms: dict[str, float] = {}
     diagonal = math.fsum(term.diagonal for term in flow.terms)
     for term in flow.terms:
@@ -139,6 +147,19 @@ def predict(
         q_hat0_xy=layout.mean(layout.same(c)),
         q_hat0_alphabeta=layout.mean_other(c),
     )
+
+
+def _without_common(reading: Reading, flow: Flow) -> str | None:
+    """The last layer whose input's mean over samples is next to nothing; that of the data is as it is."""
+    for node in reversed(reading.nodes):
+        if isinstance(node.operation, Affine) and node.inputs[0] >= 0:
+            state = flow.states[node.inputs[0]]
+            before = node.inputs[0] >= 0 and any(
+                isinstance(n.operation, Affine) for n in reading.nodes[: node.inputs[0] + 1]
+            )
+            if before and state.layout.mean(state.layout.same(state.c)) < COMMON * state.layout.mean(state.v):
+                return node.operation.name
+    return None
 
 
 def measured(inputs: Tensor, shape: tuple[int, ...], layout: Layout) -> tuple[Array, Array]:

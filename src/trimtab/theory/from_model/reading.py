@@ -55,7 +55,18 @@ class Reading:
         self.unseen: list[str] = []
         self.padded = False
         self._frozen = frozen
-        copy = deepcopy(model).eval()
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+        try:
+            copy = deepcopy(model).eval()
+        except RuntimeError as error:
+            raise ValueError(
+                f"model cannot be copied ({str(error).splitlines()[0]}); if it uses torch.nn.utils.weight_norm, take "
+                "that of torch.nn.utils.parametrizations."
+            ) from error
+        for part in copy.modules():  # a user's hooks have nothing to see here
+            for hooks in (part._forward_hooks, part._forward_pre_hooks):
+                hooks.clear()
         if isinstance(copy, LEAVES):  # a tracer looks into whatever it is given
             copy = nn.Sequential(copy)
         self._modules = dict(copy.named_modules())
@@ -105,7 +116,7 @@ class Reading:
             return self._module(node.name, module, node, inputs[0])
         if node.target in PRODUCTS and len(inputs) == 1:
             return self._product(node, inputs[0])
-        if node.target in ("mean", torch.mean) and len(self._shapes[node]) == 2 < len(self._shapes[inputs[0]]):
+        if node.target in ("mean", torch.mean) and self._is_over_positions(node, inputs[0]):
             return self._module(node.name, nn.AdaptiveAvgPool2d(1), node, inputs[0])
         if node.target is operator.getitem:
             return self._slice(node, inputs[0])
@@ -113,6 +124,13 @@ class Reading:
             share = self._channels(inputs[0]) / self._channels(node)
             return self._append(Reshape(self._size(node), share), inputs[0])
         return self._unknown(node.name, getattr(node.target, "__name__", str(node.target)), node, inputs[0])
+
+    def _is_over_positions(self, node: fx.Node, source: fx.Node) -> bool:
+        """Whether a mean is that over all positions, and over nothing else."""
+        given = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+        dims = len(self._shapes[source])
+        found = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
+        return dims > 2 and sorted(d % dims for d in found if isinstance(d, int)) == list(range(2, dims))
 
     def _module(self, name: str, module: nn.Module, node: fx.Node, source: fx.Node) -> int:
         """A module, or a function that is one."""
@@ -138,11 +156,11 @@ class Reading:
         return self._unknown(name, type(module).__name__, node, source, module)
 
     def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
-        weight = layer.weight.detach().double()
+        weight = _finite(f"{name}.weight", layer.weight)
         if is_parametrized(layer, "weight"):
             self.say(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
-        if not torch.isfinite(weight).all():
-            raise ValueError(f"{name}.weight has values that are not finite; nothing can be predicted.")
+        if mean := _mean(weight):
+            self.say(f"{name}.weight has a mean of {mean:.3g}, which mean field takes for 0; measure it instead.")
         place, window = self._place[source], Window((1, 1))
         if not isinstance(layer, nn.Linear):
             window = conv_window(layer)
@@ -152,11 +170,14 @@ class Reading:
         elif len(self._shapes[source]) > 2:
             self.say(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
             place = self._append(Reshape((1, math.prod(self._shapes[source][1:-1]))), source)
-        fan_in, bias = weight[0].numel(), layer.bias
-        sigma_b2 = 0.0 if bias is None else float(bias.detach().double().square().mean())
-        trained = _trained(weight=layer.weight, bias=bias)
+        fan_in = weight[0].numel()
+        sigma_b2, bias = 0.0, 0.0
+        if layer.bias is not None:
+            offsets = _finite(f"{name}.bias", layer.bias)
+            sigma_b2, bias = float(offsets.square().mean()), _mean(offsets)
+        trained = _trained(weight=layer.weight, bias=layer.bias)
         sigma_w2 = float(weight.square().mean()) * fan_in
-        place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained), (place,)))
+        place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained, bias), (place,)))
         if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
             self.say(f"{name} pads more on one side than on the other; the same on both is assumed.")
             place = self._put(Node(Reshape(self._size(node)), (place,)))
@@ -165,15 +186,15 @@ class Reading:
     def _normalize(self, name: str, module: Any, source: fx.Node) -> int:
         gamma2, beta2, beta = 1.0, 0.0, 0.0
         if module.weight is not None:
-            gamma2 = float(module.weight.detach().double().square().mean())
+            gamma2 = float(_finite(f"{name}.weight", module.weight).square().mean())
         if module.bias is not None:
-            beta2 = float(module.bias.detach().double().square().mean())
-            beta = float(module.bias.detach().double().mean())
+            offsets = _finite(f"{name}.bias", module.bias)
+            beta2, beta = float(offsets.square().mean()), _mean(offsets)
         trained = _trained(gamma=module.weight, beta=module.bias)
         kind = type(module).__name__
         options: dict[str, Any] = {}
         if isinstance(module, SAMPLE):
-            options = {"centre": False, "divide": "sample"}
+            options = {"divide": "sample"}
             if not isinstance(module, nn.LayerNorm) and getattr(module, "num_groups", 0) != 1:
                 self.say(f"{name} ({kind}) is taken for a LayerNorm.")
         elif isinstance(module, MeanOnlyBatchNorm):
@@ -181,26 +202,13 @@ class Reading:
         elif isinstance(module, VarianceOnlyBatchNorm):
             options = {"centre": False}
         elif isinstance(module, LpNorm) and module.p == 2:
-            options = {"divide": "sample"}
+            options = {"divide": "square"}
         elif isinstance(module, GhostBatchNorm | NoisyBatchNorm | LpNorm):
             self.say(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
         operation = Normalize(
             name, gamma2, beta2, beta, eps=module.eps, frozen=self._frozen, parameters=trained, **options
         )
-        if operation.centre and self._after_activation(self._place[source]):
-            self.say(
-                f"{name} stands after the activation and takes the mean over samples away, which mean field lives "
-                "on: what it says of the layers around is an order of magnitude at best; measure it."
-            )
         return self._append(operation, source)
-
-    def _after_activation(self, place: int) -> bool:
-        if place < 0:
-            return False
-        operation = self.nodes[place].operation
-        if isinstance(operation, Activate | ActivatedMaxPool):
-            return True
-        return isinstance(operation, MeanPool | Flatten) and self._after_activation(self.nodes[place].inputs[0])
 
     def _max_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
         window = pool_window(module)
@@ -221,6 +229,8 @@ class Reading:
         size = self._size(source)
         if isinstance(module, MEAN):
             window = pool_window(module)
+            if getattr(module, "divisor_override", None) or (any(window.padding) and not module.count_include_pad):
+                return self._unknown(name, "a mean that divides by something else", node, source)
         else:
             out = self._size(node)
             if size[0] % out[0] or size[1] % out[1]:
@@ -240,7 +250,8 @@ class Reading:
         return self._unknown(name, f"reshaping {before[1:]} to {after[1:]}", node, source)
 
     def _sum(self, node: fx.Node, inputs: list[fx.Node]) -> int:
-        if len(inputs) != 2 or self._shapes[inputs[0]] != self._shapes[inputs[1]]:
+        alike = len(inputs) == 2 and self._shapes[inputs[0]] == self._shapes[inputs[1]]
+        if not alike or node.kwargs.get("alpha", 1) != 1:
             return self._unknown(node.name, "a sum with something else", node, inputs[0])
         places = self._place[inputs[0]], self._place[inputs[1]]
         if not any(self._mixed(place) for place in places):
@@ -259,10 +270,11 @@ class Reading:
         return isinstance(operation, Affine)
 
     def _product(self, node: fx.Node, source: fx.Node) -> int:
-        factor = next((x for x in node.args if isinstance(x, int | float)), None)
-        if factor is None or not factor:
+        quotient = node.target in (operator.truediv, torch.div, "div")
+        factor = next((x for x in node.args if isinstance(x, int | float)), 0.0)
+        if factor <= 0 or node.kwargs or (quotient and node.args[0] is not source):
             return self._unknown(node.name, "a product", node, source)
-        by = 1 / factor if node.target in (operator.truediv, torch.div, "div") else factor
+        by = 1 / factor if quotient else factor
         return self._append(Normalize(node.name, by * by, centre=False, divide=None, parameters=()), source)
 
     def _slice(self, node: fx.Node, source: fx.Node) -> int:
@@ -295,6 +307,29 @@ class Reading:
 
     def _size(self, node: fx.Node) -> Sites:
         return channels_and_size(self._shapes[node][1:])[1]
+
+
+def _finite(name: str, parameter: Tensor) -> Tensor:
+    """A parameter's values.
+
+    Raises:
+        ValueError: If there are none, or one is not finite.
+    """
+    values = parameter.detach().double()
+    if not values.numel():
+        raise ValueError(
+            f"model has a {name} of shape {tuple(values.shape)}, without a value; a width must be 1 or more."
+        )
+    if values.is_meta or not torch.isfinite(values).all():
+        raise ValueError(f"model has values in {name} that are not finite or not there; nothing can be predicted.")
+    return values
+
+
+def _mean(values: Tensor) -> float:
+    """The mean, or 0 where it is no more than what a draw about 0 would have."""
+    mean = float(values.mean())
+    noise = float(values.std()) / math.sqrt(values.numel()) if values.numel() > 1 else 0.0
+    return mean if abs(mean) > 5 * noise else 0.0
 
 
 def _trained(**parameters: Tensor | None) -> tuple[str, ...]:

@@ -20,10 +20,14 @@ Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 NODES = 48
+NARROW = 1.5  # variances up to which so many Gauss–Hermite nodes see a smooth activation to 1e-6
 STEPS = 200
+MOST_STEPS = 4000
+REACH = 8.0  # deviations on each side
+FINEST = 0.5  # the longest step in units of the preactivation, in which activations bend at distances of about 1
 CHUNK = 1 << 22  # values of a function held in memory at a time
 WORK = 1 << 26  # values of a function, above which a series is faster than quadrature in two dimensions
-DEGREE = 40
+DEGREE = 150
 
 
 @runtime_checkable
@@ -126,8 +130,9 @@ class Quadrature:
     Args:
         function: φ on arrays.
         derivative: φ′ on arrays; None: central differences.
-        smooth: Whether φ has no kink. Then a few Gauss–Hermite nodes are enough; where φ′ jumps they are off by the
-            weight of a node, up to a tenth, and many equal steps are taken instead.
+        smooth: Whether φ has no kink. Then a few Gauss–Hermite nodes are enough, as long as preactivations are narrow.
+            For wide ones, and where φ′ jumps (nodes are off by the weight of one, up to a tenth), many equal steps are
+            taken instead, the more the wider.
     """
 
     function: Function
@@ -164,7 +169,8 @@ class Quadrature:
         scale = max(float(np.abs(triples).max(initial=0.0)), 1e-300)
         _, index, inverse = np.unique(np.round(triples / scale, 9), axis=0, return_index=True, return_inverse=True)
         each = triples[index]
-        x, w = gauss_hermite(NODES) if self.smooth else equal_steps(STEPS)
+        widest = float(each[:, :2].max(initial=0.0))
+        x, w = gauss_hermite(NODES) if self.smooth and widest <= NARROW else equal_steps(_enough(widest))
         weights = w[:, None] * w[None, :]
         if len(each) * weights.size > WORK:
             return _by_hermite_series(function, v1, v2, np.asarray(c, dtype=float))
@@ -179,17 +185,22 @@ class Quadrature:
         return np.asarray(np.concatenate(parts)[inverse.ravel()].reshape(broad[0].shape))
 
 
+def _enough(variance: float) -> int:
+    """Steps that are fine enough for preactivations of that variance; an even number."""
+    return 2 * int(np.clip(np.ceil(REACH * np.sqrt(variance) / FINEST), STEPS // 2, MOST_STEPS // 2))
+
+
 @cache
 def equal_steps(steps: int) -> tuple[Array, Array]:
     """The same with equal steps between −8 and 8; their number is even, so that none is at 0, where kinks are."""
-    x = np.linspace(-8.0, 8.0, steps)
+    x = np.linspace(-REACH, REACH, steps)
     w = normal_density(x)
     return x, w / w.sum()
 
 
 def _by_hermite_series(function: Function, v1: ArrayLike, v2: ArrayLike, c: Array) -> Array:
     """E g(a)g(b) = Σ_k ρᵏ g_k(v₁) g_k(v₂), g_k(v) being the coefficients of g(√v t) in Hermite polynomials (Mehler)."""
-    t, weights = equal_steps(2 * STEPS)
+    t, weights = equal_steps(max(2 * STEPS, _enough(float(np.max(v1)))))
     basis = [np.ones_like(t), t]
     for k in range(1, DEGREE - 1):
         basis.append((t * basis[-1] - np.sqrt(k) * basis[-2]) / np.sqrt(k + 1))
@@ -223,7 +234,7 @@ def gauss_hermite(nodes: int) -> tuple[Array, Array]:
 
 def expectation(function: Function, variance: Array) -> Array:
     """E f(a) for a ~ N(0, variance)."""
-    x, w = equal_steps(2 * STEPS)
+    x, w = equal_steps(max(2 * STEPS, _enough(float(np.max(variance, initial=0.0)))))
     return np.asarray(function(np.sqrt(variance)[..., None] * x) @ w)
 
 

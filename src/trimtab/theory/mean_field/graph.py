@@ -117,11 +117,14 @@ def forward(nodes: Sequence[Node], start: State) -> list[State]:
 
 
 def propagate(nodes: Sequence[Node], start: State) -> Flow:
-    """Forward, then back from the last node, whose one output has q̃ = q̃_xy = 1 (eq. 64)."""
+    """Forward, then back from the last node, one of whose outputs has q̃ = q̃_xy = 1 (eq. 64).
+
+    Where the output is a feature map, that is one position, and the result is the mean over which one it is.
+    """
     states = forward(nodes, start)
     gradients: list[Gradient | None] = [None] * len(nodes)
     last = states[-1].layout
-    gradients[-1] = Gradient(*last.fill(1.0, 1.0, 1.0))
+    gradients[-1] = Gradient(*last.fill(1 / last.count, 1 / last.count, 0.0))
     found: list[list[Term]] = []
     for number in reversed(range(len(nodes))):
         gradient, node = gradients[number], nodes[number]

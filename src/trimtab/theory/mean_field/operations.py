@@ -22,9 +22,10 @@ class Affine:
         channels: Outputs.
         fan_in: N_{l−1}: weights of one output.
         sigma_w2: Their variance times fan-in.
-        sigma_b2: The biases' variance.
+        sigma_b2: The biases' variance, or their mean square where they have a mean.
         window: Sites, stride and padding.
         parameters: Which of `weight` and `bias` are trained.
+        bias: The biases' mean.
     """
 
     name: str
@@ -34,13 +35,14 @@ class Affine:
     sigma_b2: float
     window: Window = POINT
     parameters: tuple[str, ...] = ("weight", "bias")
+    bias: float = 0.0
 
     def forward(self, *inputs: State) -> State:
         """σ_b² + σ_w² times the mean over the kernel's sites."""
         (h,) = inputs
         v, c = h.layout.patches(h.v, h.c, self.window)
         layout = h.layout.at(self.window.output(h.layout.size))
-        return State(layout, self.sigma_b2 + self.sigma_w2 * v, self.sigma_b2 + self.sigma_w2 * c)
+        return State(layout, self.sigma_b2 + self.sigma_w2 * v, self.sigma_b2 + self.sigma_w2 * c, self.bias)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """σ_w² times the sum over the kernel's sites, over their number."""
@@ -87,9 +89,9 @@ class Normalize:
         beta2: Mean of β².
         beta: Mean of β.
         eps: Added to the variance.
-        centre: Whether the mean over samples and positions is subtracted.
-        divide: Whether s² is the variance over samples and positions ("batch"), the mean square of a sample ("sample",
-            as in LayerNorm: a wide layer's mean over channels is near 0), or 1 (None).
+        centre: Whether the mean is subtracted: that over samples and positions, or for "sample" that over units.
+        divide: Whether s² is the variance over samples and positions ("batch"), that of a sample over units ("sample",
+            as in LayerNorm), its mean square ("square"), or 1 (None).
         frozen: Whether the gradient does not pass through the statistics of the batch; otherwise it loses its mean over
             samples and positions.
         parameters: Which of `gamma` and `beta` are trained.
@@ -101,7 +103,7 @@ class Normalize:
     beta: float = 0.0
     eps: float = 0.0
     centre: bool = True
-    divide: Literal["batch", "sample"] | None = "batch"
+    divide: Literal["batch", "sample", "square"] | None = "batch"
     frozen: bool = True
     parameters: tuple[str, ...] = ("gamma", "beta")
 
@@ -117,7 +119,7 @@ class Normalize:
         """γ²/s²; s² = q − q_xy is the variance of a unit over samples, and not q as eq. 25 has it."""
         factor = self.gamma2 / self._variance(inputs[0])
         v, c = gradient.v, gradient.c
-        if not self.frozen and self.centre:
+        if not self.frozen and self.centre and self.divide != "sample":
             v, c = _centred(output.layout, v, c)
         return [Gradient(factor * v, factor * c)]
 
@@ -138,11 +140,14 @@ class Normalize:
     def _variance(self, z: State) -> float:
         if self.divide is None:
             return 1.0
-        mean = z.layout.mean_pairs(z.c) if self.divide == "batch" else 0.0
+        mean = {"batch": z.layout.mean_pairs(z.c), "sample": z.mean**2, "square": 0.0}[self.divide]
         return max(z.layout.mean(z.v) - mean + self.eps, np.finfo(float).tiny)
 
     def _normalized(self, z: State) -> tuple[Array, Array]:
         s2 = self._variance(z)
+        if self.divide == "sample":
+            mean = z.mean**2 if self.centre else 0.0
+            return (z.v - mean) / s2, (z.c - mean) / s2
         v, c = _centred(z.layout, z.v, z.c) if self.centre else (z.v, z.c)
         return v / s2, c / s2
 

@@ -16,6 +16,8 @@ def paper(nodes: Sequence[Node], start: State) -> Flow:
         ValueError: If there is something that the paper has no formula for.
     """
     states = forward(nodes, start)
+    if states[-1].layout.count > 1:
+        raise ValueError("variant='paper' knows outputs of one position only; take variant='exact'.")
     gradients: list[Gradient | None] = [None] * len(nodes)
     gradient = Gradient(np.array(1.0), np.array([1.0, 1.0]))
     found: list[list[Term]] = []

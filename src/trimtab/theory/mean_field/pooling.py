@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
 from trimtab.theory.mean_field.activations import Activation, Array
@@ -57,24 +57,29 @@ class ActivatedMaxPool(Parameterless):
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """The gradient goes to the largest site."""
         prime = self.activation.prime
-        (z,) = inputs
-
-        def radial() -> tuple[Array, Array]:
-            return self._back(gradient, z, output, lambda x: x * prime(x))
-
-        return [Gradient(*self._back(gradient, z, output, prime), radial)]
+        plain, radial = self._back(gradient, inputs[0], output, [prime, lambda x: x * prime(x)])
+        return [Gradient(*plain, lambda: radial)]
 
     def _back(
-        self, gradient: Gradient, z: State, output: State, function: Callable[[Array], Array]
-    ) -> tuple[Array, Array]:
-        """To each site, function(largest) where it is the largest."""
-        parts = []
+        self, gradient: Gradient, z: State, output: State, functions: Sequence[Callable[[Array], Array]]
+    ) -> list[tuple[Array, Array]]:
+        """For each function: to each site, function(largest) where it is the largest."""
+        parts: list[list[tuple[Array, Array]]] = [[] for _ in functions]
         for largest, chance, shares in self._largest(z):
-            values = function(largest)
             weights = chance[:, :, None] * shares
-            parts.append(((weights @ values[..., None])[..., 0], (weights @ values[..., None] ** 2)[..., 0]))
-        first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
-        single, pairs = second.mean(0), np.einsum("swi,sxj->wixj", first, first, optimize=True) / len(first)
+            for function, part in zip(functions, parts, strict=True):
+                values = function(largest)[..., None]
+                part.append(((weights @ values)[..., 0], (weights @ values**2)[..., 0]))
+        found = []
+        for part in parts:
+            first, second = (np.concatenate(one) for one in zip(*part, strict=True))
+            flat = first.reshape(len(first), -1)
+            pairs = (flat.T @ flat / len(flat)).reshape(first.shape[1:] * 2)
+            found.append(self._spread(gradient, z, output, second.mean(0), pairs))
+        return found
+
+    def _spread(self, gradient: Gradient, z: State, output: State, single: Array, pairs: Array) -> tuple[Array, Array]:
+        """From sites of windows to positions."""
         if isinstance(z.layout, Grid):
             return self._scatter(gradient, z.layout, output, single, pairs)
         here, above = z.layout.count, output.layout.count
@@ -113,11 +118,11 @@ class ActivatedMaxPool(Parameterless):
             mu = fields[start : start + chunk, :, :, None]
             edges = mu.max(2) + deviations.max(1)[None, :, None] * steps
             largest = (edges[..., 1:] + edges[..., :-1]) / 2
-            below = np.exp(log_ndtr((edges[:, :, None] - mu) / deviations[..., None]).sum(2))
-            chance = np.diff(below, axis=2)
+            below = ndtr((edges[:, :, None] - mu) / deviations[..., None]).prod(2)
             x = (largest[:, :, None] - mu) / deviations[..., None]
-            hazard = np.exp(-(x**2) / 2 - log_ndtr(x)) / deviations[..., None]
-            yield largest + z.mean, chance, hazard / np.maximum(hazard.sum(2, keepdims=True), np.finfo(float).tiny)
+            tiny = np.finfo(float).tiny
+            hazard = np.exp(-(x**2) / 2) / np.maximum(ndtr(x), tiny) / deviations[..., None]
+            yield largest + z.mean, np.diff(below, axis=2), hazard / np.maximum(hazard.sum(2, keepdims=True), tiny)
 
     def _fields(self, z: State) -> tuple[Array, Array]:
         """Draws of μ (fields, windows, sites), and the deviation of ε (windows, sites).
