@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import trimtab
-from trimtab.cli import compare, data, predict, report, train
+from trimtab.cli import compare, data, predict, probe, report, train
 from trimtab.cli.common import CommandError
 
 
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compare.add_demo(commands)
     compare.add_compare(commands)
     train.add(commands)
+    probe.add(commands)
     report.add(commands)
     predict.add(commands)
     data.add(commands)

@@ -15,11 +15,12 @@ from trimtab.records import Comparison, whole_file
 from trimtab.report.axes import RC
 from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
 from trimtab.report.material import Material, Panel, Subject
+from trimtab.report.probing import Table, probings
 from trimtab.report.styles import styles
 from trimtab.report.words import heading, listed, slug, title
 
 KINDS = ("png", "pdf", "svg")
-Part = Literal["overview", "curves", "tuning"]
+Part = Literal["overview", "curves", "tuning", "probes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class NamedFigure:
         panel: The panel, if it is of one.
         network: The network, if it is of one.
         against: What is on the x axis of curves.
+        values: Where something was measured along the way: the head and the lines of a table of it.
     """
 
     name: str
@@ -47,10 +49,11 @@ class NamedFigure:
     panel: Panel | None = None
     network: str | None = None
     against: Literal["", "steps", "time"] = ""
+    values: Callable[[], Table] | None = None
 
 
 def figures(material: Material) -> list[NamedFigure]:
-    """All figures: overviews, curves against steps and against time, and what was tuned."""
+    """All figures: overviews, curves against steps and time, what was measured along the way, what was tuned."""
     seen: Counter[str] = Counter()
     found = []
     for figure in (figure for subject in material.subjects for figure in _of(subject)):
@@ -74,6 +77,9 @@ def _of(subject: Subject) -> list[NamedFigure]:
                 draw = partial(draw_curves, panel, looks, against)
                 name = f"{subject.name}curves-{panel.name}-{against}"
                 found.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
+        for one in probings(panel, looks):
+            name, alt = f"{subject.name}{one.name}", f"{one.caption} {panel.title}."
+            found.append(NamedFigure(name, "probes", alt, one.draw, subject, panel, values=one.values))
     for panel in subject.panels:
         if any(len(cell.candidates) > 1 for cell in panel.cells):
             of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)

@@ -1,6 +1,6 @@
 """What a probe found along a run, as arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,19 +37,29 @@ class Measured:
 
     def layers(self) -> list[str]:
         """The layers that all results have, in order."""
-        names = [[layer["name"] for layer in result["layers"]] for result in self.results]
+        names = [by_layer(result) for result in self.results]
         return [name for name in names[0] if all(name in others for others in names)]
 
     def layer(self, layer: str, name: str) -> Numbers:
         """A number of one layer in each result."""
-        return np.array([number(one.get(name)) for one in self._layer(layer)])
+        return np.array([number(by_layer(result)[layer].get(name)) for result in self.results])
 
     def histograms(self, layer: str) -> list[tuple[Numbers, Numbers]]:
-        """Edges and counts of one layer in each result."""
-        return [(np.asarray(one["edges"], dtype=float), np.asarray(one["counts"])) for one in self._layer(layer)]
+        """Edges and counts of an example activation of one layer in each result."""
+        found = [_example(by_layer(result)[layer]) for result in self.results]
+        return [
+            (np.linspace(one["low"], one["high"], len(one["counts"]) + 1), np.array(one["counts"])) for one in found
+        ]
 
-    def _layer(self, layer: str) -> list[Mapping[str, Any]]:
-        return [next(one for one in result["layers"] if one["name"] == layer) for result in self.results]
+    def changes(self) -> "Measured":
+        """Changes of an example activation's mean and variance, from one step to the next where both were measured."""
+        steps, found = [], []
+        for here in range(len(self.steps) - 1):
+            if self.steps[here + 1] == self.steps[here] + 1:
+                before, after = by_layer(self.results[here]), by_layer(self.results[here + 1])
+                steps.append(self.steps[here])
+                found.append({name: _change(before[name], after[name]) for name in before if name in after})
+        return Measured(self.label, self.look, np.array(steps), tuple({"layers": one} for one in found))
 
 
 def measured(curve: Curve, probe: str, look: Style) -> Measured | None:
@@ -65,3 +75,19 @@ def measured(curve: Curve, probe: str, look: Style) -> Measured | None:
 def number(value: object) -> float:
     """NaN for what is none."""
     return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def by_layer(result: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """What a result has of each layer, by the layer's name."""
+    layers = result["layers"]
+    return layers if isinstance(layers, Mapping) else {one["layer"]: one for one in layers}
+
+
+def _example(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    examples: Sequence[Mapping[str, Any]] = layer["examples"]
+    return examples[0] if examples else layer
+
+
+def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    one, other = _example(before), _example(after)
+    return {name: abs(number(other[name]) - number(one[name])) for name in ("mean", "variance")}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.records import whole_file
-from trimtab.report import sections
+from trimtab.report import probing, sections
 from trimtab.report.figures import NamedFigure, figures, rendered
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
 from trimtab.report.material import Material, Subject
@@ -50,6 +50,13 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
         cards = [_card([figure], sections.result_table(comparison, figure.network)) for figure in overviews]
         parts.append(("Overview", [element("p", words, class_="note"), _cards(cards)]))
     parts.append(("Curves", _curves(subject, [figure for figure in drawn if figure.part == "curves"], number)))
+    probed = [figure for figure in drawn if figure.part == "probes"]
+    problems = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in probing.problems(panel)]
+    if probed or problems:
+        cards = [_card([figure], sections.probed(figure.values), [figure.alt]) for figure in probed if figure.values]
+        parts.append(
+            ("What was measured along the way", [_cards(cards), *([paragraphs(problems)] if problems else [])])
+        )
     if comparison is not None:
         content: list[object] = [element("p", sections.about_tuning(comparison))]
         tuned = [(figure, figure.panel.cells) for figure in drawn if figure.part == "tuning" and figure.panel]

@@ -12,6 +12,8 @@ from trimtab.report.drawing import WIDTH, add_head, line_handle, new_figure
 from trimtab.report.measured import Measured
 from trimtab.report.styles import Dashes, Style
 
+Group = tuple[str, Sequence[tuple[str, Dashes]]]
+"""What is written beside an axis, and the names of the numbers in it with their dashes."""
 ROW = 1.35
 """Height of a row of a figure that has one for each layer, in inches."""
 
@@ -50,7 +52,7 @@ def draw_layers(
     title: str,
     measured: Sequence[Measured],
     layers: Sequence[str],
-    columns: Sequence[tuple[str, Sequence[tuple[str, Dashes]]]],
+    columns: Sequence[Group],
 ) -> Figure:
     """A row for each layer; a column for each group of numbers, which differ in their dashes.
 
@@ -77,9 +79,7 @@ def draw_layers(
     return _done(figure, title, measured)
 
 
-def draw_numbers(
-    title: str, measured: Sequence[Measured], rows: Sequence[tuple[str, Sequence[tuple[str, Dashes]]]]
-) -> Figure:
+def draw_numbers(title: str, measured: Sequence[Measured], rows: Sequence[Group]) -> Figure:
     """A row for each group of numbers of the whole network."""
     figure = new_figure(0.6 + 1.7 * len(rows), [one.label for one in measured])
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]

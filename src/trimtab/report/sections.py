@@ -1,6 +1,6 @@
 """What stands on the page beside the figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -8,6 +8,7 @@ from trimtab.records import Cell, Comparison, History
 from trimtab.report.conclusion import conclusion
 from trimtab.report.markup import Markup, element, table
 from trimtab.report.material import IMMATERIAL, PANEL, Panel, Subject, differing, setting
+from trimtab.report.probing import Table
 from trimtab.report.standing import diverged, leaders, methods, rows
 from trimtab.report.table import notes as table_notes
 from trimtab.report.table import rates, table_title
@@ -208,6 +209,12 @@ def notes(subject: Subject) -> list[str]:
         if not subject.comparison.finished:
             found.append("The comparison is not finished; the same command goes on with it.")
     return found or ["All runs finished."]
+
+
+def probed(values: Callable[[], Table]) -> Markup:
+    """The numbers of a figure of what was measured along the way."""
+    head, lines = values()
+    return table(head, lines, "values measured")
 
 
 def values(panel: Panel) -> Markup:

@@ -1,0 +1,102 @@
+"""`trimtab probe`: train a network by several methods and measure along the way."""
+
+import argparse
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.common import LAB, PAGE, CommandError, add_machine, add_settings, given_settings, need, typed, words
+
+if TYPE_CHECKING:
+    from trimtab.cli.common import Commands
+    from trimtab.training.settings import Settings
+
+# What the command has flags of its own for.
+OWN = ("network", "method", "probe", "probe_at", "seed")
+
+
+def add(commands: "Commands") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "probe",
+        help="train a network and measure its loss surface, covariate shift, conditioning and spectrum along the way",
+        description="Trains a network by one method or several, measures at some steps of the training and draws what "
+        "was found: the figures of the landscape paper and more. The same command goes on where it was stopped.",
+    )
+    parser.add_argument("network", help="such as vgg, dln25, mlp2x100")
+    parser.add_argument("--methods", type=words, default=("vanilla", "bn"), metavar="A,B", help="(vanilla,bn)")
+    parser.add_argument(
+        "--probe",
+        type=words,
+        default=("landscape",),
+        metavar="A,B",
+        help="landscape, random, shift, activations, conditioning, spectrum, noise, or all (landscape)",
+    )
+    parser.add_argument("--at", type=words, metavar="N,M", help="measure before these steps, counted from 0")
+    parser.add_argument("--seed", type=int, default=0, help="decides weights, order and noise (%(default)s)")
+    parser.add_argument("--out", type=Path, help="folder of the runs and the page (runs/probe-DATA-NETWORK)")
+    parser.add_argument("--config", type=Path, help="YAML file with settings of all runs; flags go before it")
+    parser.add_argument("--force", action="store_true", help="do all runs anew")
+    parser.add_argument("--figures", type=words, default=("png",), metavar="png,pdf", help="kinds of files (png)")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    add_machine(parser)
+    add_settings(parser, "settings of all runs", without=OWN)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, measure, draw."""
+    need(*LAB)
+    try:
+        return _probe(options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from trimtab.report import check_kinds, collect, write_figures, write_page
+
+    check_kinds(options.figures)
+    planned = [_settings(options, method) for method in options.methods]
+    out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{options.network}"
+    for settings in planned:
+        _train(settings, out / settings.method, options)
+    material = collect([out])
+    write_page(material, out / PAGE)
+    print(out / PAGE)
+    for path in write_figures(material, out / "figures", options.figures):
+        print(path)
+    return 0
+
+
+def _settings(options: argparse.Namespace, method: str) -> "Settings":
+    from trimtab.training.recipes import resolve
+    from trimtab.training.settings import Settings, from_mapping
+
+    own = {"network": options.network, "method": method, "seed": options.seed, "probe": options.probe}
+    if options.at:
+        own["probe_at"] = options.at
+    return resolve(Settings(**{**given_settings(options), **from_mapping(own, where="the command line")}))
+
+
+def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:
+    """One run; one that is finished stays, and one that was stopped goes on."""
+    from trimtab.cli.display import display
+    from trimtab.records import EVENTS, History
+    from trimtab.training.folder import holds
+    from trimtab.training.launch import launch
+    from trimtab.training.run import device_named
+    from trimtab.training.session import Session
+
+    begun = (folder / EVENTS).exists() and not options.force
+    if begun:
+        if not holds(folder, settings):
+            raise ValueError(f"{folder} holds a run with other settings; replace it by --force, or give another --out")
+        ended = History.read(folder).ended
+        if ended is not None and ended.verdict != "interrupted":
+            return
+    session = Session(settings, device_named(options.device), options.data_root)
+    with nullcontext() if options.quiet else display(settings.method) as show:
+        ending = launch(session, folder, resume=begun, force=options.force, command=typed(), show=show)
+    if ending.verdict == "interrupted":
+        raise KeyboardInterrupt
