@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.probes.odd_models import (
     ODD,
+    Words,
     a_batch,
     adam_and_bnp,
     assert_failures_are_said,
@@ -104,7 +105,7 @@ def test_the_properties_by_hand() -> None:
 
 
 def test_ranges_of_the_paper() -> None:
-    assert (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0) == VGG_MULTIPLES
+    assert VGG_MULTIPLES == (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
     assert len(DLN_MULTIPLES) == 8 and (DLN_MULTIPLES[0], DLN_MULTIPLES[-1]) == (0.01, pytest.approx(30))
 
 
@@ -199,6 +200,15 @@ def test_odd_models(name: str, direction: str) -> None:
     assert all(map(math.isfinite, (*result.losses, *result.gradient_changes, result.smoothness)))
     assert result.distances[1] == pytest.approx(2 * result.distances[0], rel=0.2 if name == "bfloat16" else 1e-3)
     assert result.smoothness > 0
+
+
+def test_sparse_gradients() -> None:
+    torch.manual_seed(0)
+    model, dense = Words(), Words()
+    dense.load_state_dict(model.state_dict())
+    dense.words.sparse = False
+    probe = Landscape(step_size=0.1)
+    assert probe(model, loss_fn, Words.batch) == probe(dense, loss_fn, Words.batch)
 
 
 @pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])

@@ -58,9 +58,9 @@ class CovariateShift(Probe[CovariateShiftResult]):
 
     The update is that which the optimizer would really take from the gradient of this batch; see `next_step`.
 
-    Each layer but the first costs a forward and the backward down to it. Beside what these need it takes the memory of
-    twice the trained parameters; while the update is computed, three times, a copy of the optimizer's state and what
-    the optimizer's own step needs.
+    Each layer but the first costs a forward and a backward, and the update one more. Beside what these need it takes
+    the memory of three times the trained parameters (the gradient, the updated parameters, the gradient after them),
+    and that of a copy of the optimizer's state while the update is computed.
 
     Args:
         optimizer: Whose update it is; whatever is attached to it by `BNP.attach` takes part.
@@ -126,8 +126,13 @@ class CovariateShift(Probe[CovariateShiftResult]):
 
 
 def _gradient(surface: Surface, names: list[str], point: Point) -> dict[str, Tensor]:
-    """The gradient at a point with respect to a few parameters; the backward goes no further than it must."""
-    return surface.inside(lambda loss, leaves: differentiate(loss, {name: leaves[name] for name in names}), point)
+    """The gradient at a point with respect to a few parameters.
+
+    All is differentiated, as in training: GroupNorm in torch 2.13 kills the process on a CPU if the gradient of its
+    weight is asked for, but not that of its input in channels_last.
+    """
+    gradient = surface.inside(lambda loss, leaves: differentiate(loss, leaves), point)
+    return {name: gradient[name] for name in names}
 
 
 def _compare(before: Point, after: Point) -> Tensor:

@@ -32,10 +32,15 @@ class Distribution:
     high: float = math.nan
     counts: tuple[int, ...] = ()
 
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Where the bins begin and end, one more than there are bins."""
+        return bin_edges(self.low, self.high, len(self.counts))
+
     @classmethod
     def of(cls, x: Tensor, *, bins: int, limits: tuple[float, float] | None = None) -> "Distribution":
         """The distribution of a tensor's entries; limits as those of `Activations`."""
-        x = x.flatten()
+        x = x.flatten().contiguous()
         low, high = limits or automatic_limits(x)
         mean, variance, skewness, kurtosis = moments(x)
         return cls(
@@ -74,12 +79,17 @@ def automatic_limits(x: Tensor) -> tuple[float, float]:
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
+def bin_edges(low: float, high: float, bins: int) -> tuple[float, ...]:
+    """Where equally wide bins begin and end."""
+    return (*(low + (high - low) * i / bins for i in range(bins)), high)
+
+
 def histogram(x: Tensor, low: float, high: float, bins: int) -> tuple[int, ...]:
     """How many entries are in each of equally wide bins from low to high, as `numpy.histogram` counts them."""
     if not low < high:
         return (0,) * bins
     # Not torch.histc, which is not deterministic on a GPU and is refused where that is asked for.
-    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64).to(x.device, x.dtype)
+    edges = torch.tensor(bin_edges(low, high, bins), dtype=x.dtype, device=x.device)
     places = torch.bucketize(x, edges, right=True)
     places = torch.where(x == edges[-1], bins, places)
     places = torch.where(torch.isnan(x), 0, places)

@@ -79,7 +79,12 @@ class Surface:
 def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
     """The gradient, with zeros for what the loss does not depend on."""
     gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True))
+    return {name: dense(gradient) for name, gradient in zip(leaves, gradients, strict=True)}
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """A gradient with all its zeros, which an embedding with sparse=True leaves out."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def norm(vector: Point) -> float:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from trimtab.bnp import BNP
 from trimtab.bnp.rehearsal import bnps_of, rehearsal
 from trimtab.probes.result import CannotMeasure, out_of_memory
-from trimtab.probes.surface import Surface, check_finite
+from trimtab.probes.surface import Surface, check_finite, dense
 
 Values = dict[str, Tensor]
 
@@ -54,9 +54,10 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
             steps = [stack.enter_context(rehearsal(each, set(map(id, known)))) for each, known in doubles]
             loss = surface._loss()
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            gradient = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
-            value = check_finite(loss, gradient)
-            for name, g in gradient.items():
+            found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+            gradient = {name: dense(g) for name, g in found.items()}
+            value = check_finite(loss.detach(), gradient)
+            for name, g in found.items():
                 leaves[name].grad = g.clone()  # BNP and some optimizers overwrite it
             for step in steps:
                 step()
