@@ -41,7 +41,7 @@ class Watch:
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
         for pattern in skip:
-            if not any(_matches(name, pattern) for name in names):
+            if not any(matches(name, pattern) for name in names):
                 raise ValueError(f"skip: no layer matches {pattern!r}; the layers are {', '.join(map(repr, names))}.")
         self._look_at_modules()
         if not self.observers:
@@ -118,7 +118,7 @@ class Watch:
 
     def skipped(self, name: str) -> bool:
         """Whether `skip` names a layer."""
-        return any(_matches(name, pattern) for pattern in self._skip)
+        return any(matches(name, pattern) for pattern in self._skip)
 
     def why_left_alone(self, observer: Observer) -> str | None:
         """Why a layer is not preconditioned, in a few words; None if it is."""
@@ -179,7 +179,7 @@ def _only_wraps(parent: nn.Module) -> bool:
     return list(parent._modules) == ["module"] and not parent._parameters
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Whether a pattern names the layer or a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))

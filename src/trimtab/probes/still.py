@@ -7,6 +7,7 @@ at this moment: all see the same dropout mask.
 """
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -73,7 +74,8 @@ class Still:
         tensors |= {f"model.{name}": buffer.clone() for name, buffer in self.model.named_buffers()}
         with unobserved(), _same_dice(self.model, self._devices), _attributes_kept(self.model), torch.enable_grad():
             self._set_modes()
-            result: T = functional_call(self._stage, tensors, (work,))
+            with _not_compiled():
+                result: T = functional_call(self._stage, tensors, (work,))
         return result
 
     def _set_modes(self) -> None:
@@ -105,6 +107,16 @@ def _unwrapped(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
+
+
+@contextmanager
+def _not_compiled() -> Iterator[None]:
+    """Run compiled modules as they were written: compiled ones have no second derivatives and do not see new hooks."""
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled, and asking for it takes a second
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager

@@ -54,10 +54,7 @@ class Surface:
             CannotMeasure: If one of them is not finite.
         """
         loss, gradient = self.inside(lambda loss, leaves: (loss.detach(), differentiate(loss, leaves)), point)
-        value = _finite(loss)
-        if not all(bool(torch.isfinite(g).all()) for g in gradient.values()):
-            raise CannotMeasure("The gradient has entries that are not finite.")
-        return value, gradient
+        return check_finite(loss, gradient), gradient
 
     def inside(self, work: Callable[[Tensor, dict[str, Tensor]], T], point: Point | None = None) -> T:
         """Do some work with the loss, as a function in torch's graph, and the leaves that it depends on."""
@@ -82,12 +79,29 @@ class Surface:
 def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
     """The gradient, with zeros for what the loss does not depend on."""
     gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True))
+    return {name: dense(gradient) for name, gradient in zip(leaves, gradients, strict=True)}
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """A gradient with all its zeros, which an embedding with sparse=True leaves out."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def norm(vector: Point) -> float:
     """The Euclidean norm of all entries together."""
     return float(torch.stack([t.double().square().sum() for t in vector.values()]).sum().sqrt())
+
+
+def check_finite(loss: Tensor, gradient: Point) -> float:
+    """The loss as a number.
+
+    Raises:
+        CannotMeasure: If it or something in the gradient is not finite.
+    """
+    value = _finite(loss)
+    if not all(bool(torch.isfinite(g).all()) for g in gradient.values()):
+        raise CannotMeasure("The gradient has entries that are not finite.")
+    return value
 
 
 def _finite(loss: Tensor) -> float:

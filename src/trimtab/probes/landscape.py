@@ -1,0 +1,206 @@
+"""The loss and its gradient along a line through the parameters: how smooth the loss is where the training goes."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.probes.directions import along, between, filter_normalized, length
+from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
+from trimtab.probes.still import Point, Statistics
+from trimtab.probes.surface import Surface, differentiate
+
+VGG_MULTIPLES = tuple(0.5 + 3.5 * i / 7 for i in range(8))
+"""Eight points on [1/2, 4], the range of the landscape paper for its VGG networks (App. A.2.2)."""
+
+DLN_MULTIPLES = tuple(0.01 + 29.99 * i / 7 for i in range(8))
+"""Eight points on [1/100, 30], its range for deep linear networks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandscapeResult(Result):
+    """What a walk from the parameters θ to θ − s·η·d has met, for several s; d is the gradient, or drawn.
+
+    At a point where the training would be lost the numbers are infinite or NaN, as they came. The properties count
+    each of those as infinite, so that an infinite end of a range says that some point is such.
+
+    Attributes:
+        loss: L(θ).
+        gradient_norm: ‖∇L(θ)‖.
+        step_size: η.
+        direction: What d is.
+        multiples: The s.
+        losses: L(θ − sηd) for each s.
+        gradient_norms: ‖∇L(θ − sηd)‖ for each s.
+        gradient_changes: ‖∇L(θ) − ∇L(θ − sηd)‖ for each s, the gradient predictiveness.
+        distances: How far θ − sηd is from θ as it was really computed, rounding included, for each s.
+    """
+
+    loss: float = math.nan
+    gradient_norm: float = math.nan
+    step_size: float = math.nan
+    direction: str = ""
+    multiples: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
+    gradient_changes: tuple[float, ...] = ()
+    distances: tuple[float, ...] = ()
+
+    @property
+    def loss_range(self) -> tuple[float, float]:
+        """The smallest and the largest loss of the points, θ itself not among them (landscape, Fig. 4a)."""
+        return _range(self.losses)
+
+    @property
+    def predictiveness_range(self) -> tuple[float, float]:
+        """The smallest and the largest change of the gradient (landscape, Fig. 4b)."""
+        return _range(self.gradient_changes)
+
+    @property
+    def smoothness(self) -> float:
+        """The effective β: the largest change of the gradient per distance (landscape, Fig. 4c)."""
+        pairs = zip(self.gradient_changes, self.distances, strict=True)
+        return _largest(change / distance for change, distance in pairs if distance > 0)
+
+    @property
+    def lipschitz(self) -> float:
+        """The largest norm of the gradient at the points and at θ.
+
+        It is a lower bound of the loss's Lipschitz constant there (landscape, Sec. 3.1).
+        """
+        return _largest((self.gradient_norm, *self.gradient_norms)) if self.multiples else math.nan
+
+    @property
+    def steepest(self) -> float:
+        """The largest change of the loss per distance between two neighbours on the line, θ being one of the points.
+
+        It is another such lower bound, by the loss alone. Where points are so near that their losses differ by
+        rounding only, it is rounding that it shows.
+        """
+        places = [math.copysign(d, s) for s, d in zip(self.multiples, self.distances, strict=True)]
+        met = sorted([(0.0, self.loss), *zip(places, self.losses, strict=True)])
+        steps = [(there - here, abs(b - a)) for (here, a), (there, b) in pairwise(met)]
+        return _largest(change / distance for distance, change in steps if distance > 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, the properties included."""
+        derived = {
+            "loss_range": list(self.loss_range),
+            "predictiveness_range": list(self.predictiveness_range),
+            "smoothness": self.smoothness,
+            "lipschitz": self.lipschitz,
+            "steepest": self.steepest,
+        }
+        return super().to_dict() | derived
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landscape(Probe[LandscapeResult]):
+    """Loss, gradient predictiveness and effective smoothness along a line (landscape, Secs. 3.1, 3.2, App. A.2.2).
+
+    Each point costs one forward and one backward, and θ costs one more. Beside what a forward and a backward need it
+    takes the memory of three times the trained parameters: the gradient at θ, a point and the gradient there; four
+    times with a random direction.
+
+    Args:
+        step_size: η; None takes the optimizer's learning rate at the time of the measurement.
+        optimizer: Where to look for the learning rate; if its groups have several, it is that of the first group.
+            How it would use the gradient does not matter: the line is that of the plain gradient, as in the paper.
+        multiples: The s of the points θ − s·η·d, in any order. Negative ones go uphill.
+        direction: `gradient`: d = ∇L(θ). `random`: d is Gaussian with filters as long as those of the weights, so that
+            at s·η = 0.1 each filter has moved by a tenth of its length; see `filter_normalized`.
+        seed: What the random direction is drawn from; each measurement with the same seed draws the same numbers.
+        statistics: How layers that normalize by the batch are taken, see `Still`.
+
+    Raises:
+        ValueError: If an option has no meaning.
+    """
+
+    name: ClassVar[str] = "landscape"
+    result: ClassVar[type[Result]] = LandscapeResult
+
+    step_size: float | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    multiples: tuple[float, ...] = VGG_MULTIPLES
+    direction: Literal["gradient", "random"] = "gradient"
+    seed: int = 0
+    statistics: Statistics = "train"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.step_size is None and self.optimizer is None:
+            raise ValueError("Give a step_size, or an optimizer whose learning rate is the step size.")
+        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise ValueError(f"step_size must be a positive number, not {self.step_size}.")
+        object.__setattr__(self, "multiples", tuple(float(s) for s in self.multiples))
+        if not self.multiples or not all(math.isfinite(s) and s != 0 for s in self.multiples):
+            raise ValueError(f"multiples must be one finite number or more, none of them 0, not {self.multiples}.")
+        if self.direction not in ("gradient", "random"):
+            raise ValueError(f"direction must be 'gradient' or 'random', not {self.direction!r}.")
+
+    def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> LandscapeResult:
+        """Walk.
+
+        Raises:
+            CannotMeasure: If loss or gradient are not finite at θ, or there is no way to go.
+        """
+        # A far point may well have a gradient that is not a number, which the training's own search must not see.
+        with torch.autograd.set_detect_anomaly(False):
+            return self._walk(Surface(model, loss_fn, batch, statistics=self.statistics), self._step_size())
+
+    def _walk(self, surface: Surface, step_size: float) -> LandscapeResult:
+        loss, gradient = surface.gradient()
+        direction: Point = gradient
+        if self.direction == "random":
+            direction = filter_normalized(surface.still.model, surface.here, self.seed)
+            if not bool(length(direction.values())):
+                raise CannotMeasure("The model has no trained weight of two dimensions to draw a direction for.")
+        points = [_look(surface, gradient, direction, -s * step_size) for s in self.multiples]
+        # Only here are the numbers asked for: a GPU is not waited for at each point.
+        losses, norms, changes, distances = torch.stack(points).T.tolist()
+        return LandscapeResult(
+            loss=loss,
+            gradient_norm=float(length(gradient.values())),
+            step_size=step_size,
+            direction=self.direction,
+            multiples=self.multiples,
+            losses=tuple(losses),
+            gradient_norms=tuple(norms),
+            gradient_changes=tuple(changes),
+            distances=tuple(distances),
+        )
+
+    def _step_size(self) -> float:
+        if self.step_size is not None:
+            return self.step_size
+        assert self.optimizer is not None
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        if not (math.isfinite(rate) and rate > 0):
+            raise CannotMeasure(f"The optimizer's learning rate is {rate:g}, so that there is no step to look along.")
+        return rate
+
+
+def _look(surface: Surface, gradient: Point, direction: Point, distance: float) -> Tensor:
+    """At one point: the loss, the norm of its gradient, that gradient's distance to `gradient`, the point's to θ."""
+    point = along(surface.here, direction, distance)
+    moved = between(point, surface.here)
+    loss, there = surface.inside(lambda loss, leaves: (loss.detach(), differentiate(loss, leaves)), point)
+    del point  # before the difference of the gradients takes as much memory
+    numbers = (loss.double(), length(there.values()), between(there, gradient), moved)
+    return torch.stack([number.to(loss.device) for number in numbers])
+
+
+def _range(values: tuple[float, ...]) -> tuple[float, float]:
+    finite = [value for value in values if math.isfinite(value)]
+    if not values:
+        return math.nan, math.nan
+    return min(finite, default=math.inf), _largest(values)
+
+
+def _largest(values: Iterable[float]) -> float:
+    """The largest; infinite if one is not finite, NaN if there is none."""
+    return max((value if math.isfinite(value) else math.inf for value in values), default=math.nan)

@@ -1,0 +1,112 @@
+"""The step that an optimizer would take next, tried out on copies of the parameters and of its state."""
+
+import copy
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trimtab.bnp import BNP
+from trimtab.bnp.rehearsal import bnps_of, rehearsal
+from trimtab.probes.result import CannotMeasure, out_of_memory
+from trimtab.probes.surface import Surface, check_finite, dense
+
+Values = dict[str, Tensor]
+
+
+def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) -> tuple[float, Values, Values]:
+    """The loss, its gradient, and the parameters after the optimizer's step with that gradient.
+
+    The optimizer's own code runs, on copies, with all that it remembers. A BNP that is attached to it preconditions
+    the gradient first, and so does `bnp`, whose step() is called by hand. Other hooks on the step are not run: nobody
+    knows what else they change. Nor is it known here what a training does to gradients between backward and step
+    (clipping, adding those of other batches or other processes).
+
+    Args:
+        surface: Where the model is.
+        optimizer: Any that takes steps without a closure.
+        bnp: One that is not attached.
+
+    Returns:
+        The gradient has only what the loss depends on: an optimizer leaves the rest alone. The new parameters are
+        those that the optimizer holds.
+
+    Raises:
+        CannotMeasure: If loss or gradient are not finite, or the optimizer holds nothing of the model, cannot be copied
+            or needs a closure.
+    """
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    named = surface.still.model.named_parameters()
+    mine = {name: p for name, p in named if name in surface.here and id(p) in held}
+    if not mine:
+        raise CannotMeasure("The optimizer holds none of the model's trained parameters; is it another model's?")
+    leaves = {name: nn.Parameter(value) for name, value in surface.here.items()}  # BNP looks at parameters only
+
+    def work() -> tuple[float, Values, Values]:
+        with ExitStack() as stack:
+            doubles = [(each, [leaves[name] for name in mine]) for each in bnps_of(optimizer)]
+            doubles += [(bnp, list(leaves.values()))] if bnp is not None else []
+            steps = [stack.enter_context(rehearsal(each, set(map(id, known)))) for each, known in doubles]
+            loss = surface._loss()
+            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+            gradient = {name: dense(g) for name, g in found.items()}
+            value = check_finite(loss.detach(), gradient)
+            for name, g in found.items():
+                leaves[name].grad = g.clone()  # BNP and some optimizers overwrite it
+            for step in steps:
+                step()
+        return value, gradient, stepped(optimizer, mine, {name: leaves[name].grad for name in mine})
+
+    return surface.still.run(work, leaves)
+
+
+def stepped(
+    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor | None]
+) -> Values:
+    """The parameters after a step of the optimizer with these gradients, which may be overwritten.
+
+    Parameters, optimizer and its state stay as they are.
+
+    Raises:
+        CannotMeasure: If the optimizer cannot be copied or needs a closure.
+    """
+    twins = {name: nn.Parameter(p.detach().clone()) for name, p in parameters.items()}
+    for name, twin in twins.items():
+        vars(twin).update(vars(parameters[name]))
+        twin.grad = gradients[name]
+    kind = type(optimizer)
+    step: Callable[[Any], Any] = kind.step
+    if getattr(step, "hooked", False):  # torch's wrapper, which would call the hooks for all optimizers
+        step = step.__wrapped__  # type: ignore[attr-defined]
+    if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
+        raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
+    try:
+        step(_double(optimizer, {id(parameters[name]): twin for name, twin in twins.items()}))
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        raise CannotMeasure(f"A step of a copy of {kind.__name__} failed: {type(error).__name__}: {error}") from error
+    return {name: twin.detach() for name, twin in twins.items()}
+
+
+def _arguments(step: Callable[[Any], Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(step).parameters.values())[1:]
+
+
+def _double(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """A deep copy without hooks; `memo` has what stands for a parameter, by the identity of that.
+
+    Not copy.deepcopy(optimizer), which forgets the attributes that subclasses add.
+    """
+    double: Optimizer = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        if name == "step":  # put there by a learning-rate scheduler, for the optimizer itself
+            continue
+        vars(double)[name] = OrderedDict() if name.endswith("_hooks") else copy.deepcopy(value, memo)
+    return double

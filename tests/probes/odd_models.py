@@ -1,0 +1,195 @@
+"""Models that a probe must not stumble over, and the checks that are the same for all probes."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trimtab
+from trimtab.probes.result import Probe, Result
+
+Batch = dict[str, Tensor]
+
+
+def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["x"]).float(), batch["y"])
+
+
+def a_batch(rows: int = 8, shape: tuple[int, ...] = (4,), dtype: torch.dtype = torch.float32) -> Batch:
+    generator = torch.Generator().manual_seed(rows)
+    return {"x": torch.randn(rows, *shape, generator=generator).to(dtype), "y": torch.arange(rows) % 3}
+
+
+class Twice(nn.Module):
+    """Calls one module twice and another never; keeps a weight to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.never, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(x)))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0][:, -1])
+
+
+class Words(nn.Module):
+    """Has a sparse gradient."""
+
+    batch: ClassVar[Batch] = {"x": torch.tensor([[0, 1], [3, 3]]), "y": torch.tensor([0, 2])}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(5, 3, sparse=True), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.words(x).mean(1))
+
+
+def batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+
+
+def _plain(bias: bool = True) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4, bias=bias), nn.Tanh(), nn.Linear(4, 3, bias=bias))
+
+
+def _frozen() -> nn.Module:
+    model = nn.Sequential(*batchnorm(), nn.Tanh(), nn.Linear(3, 3))
+    model[0].requires_grad_(False)
+    model[4].weight.requires_grad_(False)
+    return model
+
+
+def _tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def _images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, groups=2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(6 * 64, 3),
+    ).to(memory_format=torch.channels_last)
+
+
+def _weight_norm() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3))
+
+
+_MAKERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
+    "no bias": (lambda: _plain(bias=False), a_batch()),
+    "frozen layers": (_frozen, a_batch()),
+    "tied weights": (_tied, a_batch()),
+    "called twice, and never": (Twice, a_batch()),
+    "float64": (lambda: batchnorm().double(), a_batch(dtype=torch.float64)),
+    "bfloat16": (lambda: _plain().bfloat16(), a_batch(dtype=torch.bfloat16)),
+    "one sample": (_plain, a_batch(1)),
+    "evaluation mode": (lambda: batchnorm().eval(), a_batch()),
+    "convolutions": (_images, a_batch(shape=(2, 4, 4))),
+    "weight norm": (_weight_norm, a_batch()),
+    "recurrent": (Recurrent, a_batch(shape=(5, 4))),
+}
+ODD = list(_MAKERS)
+
+
+def odd_model(name: str) -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    make, batch = _MAKERS[name]
+    return make(), batch
+
+
+def adam_and_bnp(model: nn.Module) -> tuple[torch.optim.Optimizer, trimtab.BNP]:
+    """An optimizer with a BNP attached, some steps into a training."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    bnp = trimtab.BNP(model).attach(optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_fn(model, a_batch()).backward()
+        optimizer.step()
+    return optimizer, bnp
+
+
+def assert_training_is_the_same(make: Callable[[torch.optim.Optimizer], Probe[Any]]) -> None:
+    """With the probe before the forward, before the backward and before the step, or without it: the same bits."""
+
+    def run(probing: bool) -> list[Tensor]:
+        torch.manual_seed(5)
+        model = batchnorm()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        bnp = trimtab.BNP(model).attach(optimizer)
+        probe, batch = make(optimizer), a_batch()
+        for _ in range(4):
+            results = [probe(model, loss_fn, batch)] if probing else []
+            loss = loss_fn(model, batch)
+            results += [probe(model, loss_fn, batch)] if probing else []
+            optimizer.zero_grad()
+            loss.backward()
+            results += [probe(model, loss_fn, batch)] if probing else []
+            assert all(result.problem is None for result in results)
+            optimizer.step()
+        averages = [t for layer in bnp.state_dict()["layers"].values() for t in layer["running"].values()]
+        bnp.detach()
+        return [*model.parameters(), *model.buffers(), *averages, torch.rand(3)]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
+def assert_failures_are_said(probe: Probe[Any], model: nn.Module) -> None:
+    """NaN and a lack of memory are in the result; a mistake of the user's is raised."""
+
+    def fails(error: Exception) -> Callable[[nn.Module, Batch], Tensor]:
+        def fail(model: nn.Module, batch: Batch) -> Tensor:
+            loss_fn(model, batch)
+            raise error
+
+        return fail
+
+    def not_a_number(model: nn.Module, batch: Batch) -> Tensor:
+        return loss_fn(model, batch) * float("nan")
+
+    result: Result = probe(model, not_a_number, a_batch())
+    assert result.problem == "The loss is nan."
+    result = probe(model, fails(torch.OutOfMemoryError("no more")), a_batch())
+    assert result.problem == "Out of memory."
+    assert isinstance(result, probe.result) and result.to_dict()["problem"] == "Out of memory."
+    with pytest.raises(RuntimeError, match="mistake"):
+        probe(model, fails(RuntimeError("mistake")), a_batch())
+
+
+def assert_memory_is_given_back(probe: Probe[Any], model: nn.Module) -> None:
+    """Nothing that the probe made is alive after it, without the garbage collector's help."""
+    seen: list[weakref.ref[Tensor]] = []
+
+    def watched(model: nn.Module, batch: Batch) -> Tensor:
+        outputs = model(batch["x"])
+        loss = nn.functional.cross_entropy(outputs, batch["y"])
+        seen.extend(weakref.ref(t) for t in (*model.parameters(), outputs, loss))
+        return loss
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert probe(model, watched, a_batch()).problem is None
+        own = set(map(id, model.parameters()))
+        assert seen and all(ref() is None or id(ref()) in own for ref in seen)
+    finally:
+        gc.enable()
