@@ -1,14 +1,25 @@
-"""Measurements on any model: what the loss surface and the Fisher matrix of a real network look like."""
+"""Measurements on any model, with BatchNorm in train mode, that change nothing of it."""
 
 from trimtab.probes.activations import Activations, ActivationsResult, LayerActivations, MomentChange, moment_change
+from trimtab.probes.conditioning import Conditioning, ConditioningResult, LayerConditioning
 from trimtab.probes.covariate import CovariateShift, CovariateShiftResult, LayerShift
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.landscape import Landscape, LandscapeResult
+from trimtab.probes.layer_noise import LayerNoise
+from trimtab.probes.monitor import Monitor
+from trimtab.probes.noise import BatchNoise, BatchNoiseResult
+from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.spectrum import Jacobian, fisher_lambda_max, lanczos_max
+from trimtab.probes.splitting import split_batch
+from trimtab.probes.surface import Surface
 
 __all__ = [
     "Activations",
     "ActivationsResult",
+    "BatchNoise",
+    "BatchNoiseResult",
+    "Conditioning",
+    "ConditioningResult",
     "CovariateShift",
     "CovariateShiftResult",
     "Distribution",
@@ -16,9 +27,17 @@ __all__ = [
     "Landscape",
     "LandscapeResult",
     "LayerActivations",
+    "LayerConditioning",
+    "LayerNoise",
     "LayerShift",
+    "LossFunction",
     "MomentChange",
+    "Monitor",
+    "Probe",
+    "Result",
+    "Surface",
     "fisher_lambda_max",
     "lanczos_max",
     "moment_change",
+    "split_batch",
 ]

@@ -1,0 +1,67 @@
+"""Cutting a batch, whatever it is made of, into smaller ones."""
+
+import copy
+from collections.abc import Mapping, MutableMapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+def samples_of(batch: Any) -> int | None:
+    """The length of dimension 0 of the first tensor or array in it; None if there is none."""
+    if isinstance(batch, Tensor | np.ndarray):
+        return len(batch) if batch.ndim else None
+    found = (samples_of(each) for each in _contents(batch))
+    return next((count for count in found if count is not None), None)
+
+
+def split_batch(batch: Any, parts: int) -> list[Any]:
+    """Parts of equal size, in the order of the samples; what is left over by the division is in none of them.
+
+    Tensors and arrays are cut along dimension 0, in dictionaries, lists, tuples and dataclasses, nested as they may be.
+    What has another length than the first tensor, or none, goes into each part as it is.
+
+    Args:
+        batch: The batch.
+        parts: How many.
+
+    Raises:
+        ValueError: If there is no tensor, or if there are fewer samples than parts.
+    """
+    count = samples_of(batch)
+    if count is None:
+        raise ValueError("The batch has no tensor to split along its first dimension; pass a split of your own.")
+    if not 1 <= parts <= count:
+        raise ValueError(f"parts must be between 1 and the {count} samples of the batch, not {parts}.")
+    size = count // parts
+    return [_cut(batch, count, slice(index * size, (index + 1) * size)) for index in range(parts)]
+
+
+def _cut(value: Any, count: int, which: slice) -> Any:
+    if isinstance(value, Tensor | np.ndarray):
+        return value[which] if value.ndim and len(value) == count else value
+    if isinstance(value, Mapping):
+        cut = {key: _cut(each, count, which) for key, each in value.items()}
+        if not isinstance(value, MutableMapping):
+            return cut
+        same = copy.copy(value)  # of its own type, which may have methods of its own
+        same.update(cut)
+        return same
+    if isinstance(value, list | tuple):
+        cuts = [_cut(each, count, which) for each in value]
+        return type(value)(*cuts) if hasattr(value, "_fields") else type(value)(cuts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cut(getattr(value, field.name), count, which) for field in fields(value)})
+    return value
+
+
+def _contents(batch: Any) -> list[Any]:
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    if isinstance(batch, list | tuple):
+        return list(batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return [getattr(batch, field.name) for field in fields(batch)]
+    return []
