@@ -4,7 +4,7 @@ from trimtab.probes.activations import Activations, ActivationsResult, LayerActi
 from trimtab.probes.conditioning import Conditioning, ConditioningResult, LayerConditioning
 from trimtab.probes.covariate import CovariateShift, CovariateShiftResult, LayerShift
 from trimtab.probes.distribution import Distribution
-from trimtab.probes.landscape import Landscape, LandscapeResult
+from trimtab.probes.landscape import Landscape, LandscapeResult, RandomLandscape
 from trimtab.probes.layer_noise import LayerNoise
 from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult
@@ -34,6 +34,7 @@ __all__ = [
     "MomentChange",
     "Monitor",
     "Probe",
+    "RandomLandscape",
     "Result",
     "Surface",
     "fisher_lambda_max",

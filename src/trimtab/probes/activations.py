@@ -101,6 +101,7 @@ class Activations(Probe[ActivationsResult]):
 
     name: ClassVar[str] = "activations"
     result: ClassVar[type[Result]] = ActivationsResult
+    successive: ClassVar[bool] = True
 
     layers: Sequence[str] = ()
     most: int | None = 8

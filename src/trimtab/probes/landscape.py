@@ -194,6 +194,15 @@ def _look(surface: Surface, gradient: Point, direction: Point, distance: float) 
     return torch.stack([number.to(loss.device) for number in numbers])
 
 
+@dataclass(frozen=True, kw_only=True)
+class RandomLandscape(Landscape):
+    """The same along a random direction: a probe of its own, so that both can be measured in one training."""
+
+    name: ClassVar[str] = "random"
+
+    direction: Literal["gradient", "random"] = "random"
+
+
 def _range(values: tuple[float, ...]) -> tuple[float, float]:
     finite = [value for value in values if math.isfinite(value)]
     if not values:

@@ -40,12 +40,14 @@ class Measured:
         names = [by_layer(result) for result in self.results]
         return [name for name in names[0] if all(name in others for others in names)]
 
-    def layer(self, layer: str, name: str) -> Numbers:
+    def layer(self, place: int, name: str) -> Numbers:
         """A number of one layer in each result."""
+        layer = self.layers()[place]
         return np.array([number(by_layer(result)[layer].get(name)) for result in self.results])
 
-    def histograms(self, layer: str) -> list[tuple[Numbers, Numbers]]:
+    def histograms(self, place: int) -> list[tuple[Numbers, Numbers]]:
         """Edges and counts of an example activation of one layer in each result."""
+        layer = self.layers()[place]
         found = [_example(by_layer(result)[layer]) for result in self.results]
         return [
             (np.linspace(one["low"], one["high"], len(one["counts"]) + 1), np.array(one["counts"])) for one in found

@@ -51,29 +51,30 @@ def draw_predictiveness(title: str, measured: Sequence[Measured]) -> Figure:
 def draw_layers(
     title: str,
     measured: Sequence[Measured],
-    layers: Sequence[str],
+    places: Sequence[int],
     columns: Sequence[Group],
 ) -> Figure:
-    """A row for each layer; a column for each group of numbers, which differ in their dashes.
+    """A row for each of some layers, a column for each group of numbers, which differ in their dashes.
+
+    Layers are counted, since networks with and without norms name them differently.
 
     Args:
         title: Of the figure.
         measured: One for each line.
-        layers: The rows.
+        places: The rows.
         columns: What is written above each, and the names of the numbers in it with their dashes.
     """
-    figure = new_figure(0.6 + ROW * len(layers), [one.label for one in measured], WIDTH * max(1, len(columns) / 2))
-    grid = figure.subplots(len(layers), len(columns), sharex=True, squeeze=False)
-    for row, layer in zip(grid, layers, strict=True):
+    figure = new_figure(0.6 + ROW * len(places), [one.label for one in measured], WIDTH * max(1, len(columns) / 2))
+    grid = figure.subplots(len(places), len(columns), sharex=True, squeeze=False)
+    for row, place in zip(grid, places, strict=True):
         for axes, (words, numbers) in zip(row, columns, strict=True):
-            for one in measured:
-                if layer in one.layers():
-                    for name, dashes in numbers:
-                        _line(axes, one.steps, one.layer(layer, name), one.look, dashes)
+            for one in (one for one in measured if place < len(one.layers())):
+                for name, dashes in numbers:
+                    _line(axes, one.steps, one.layer(place, name), one.look, dashes)
             _scale(axes)
             if axes in grid[0]:
                 axes.set_title(words, fontsize=9)
-        row[0].set_ylabel(layer)
+        row[0].set_ylabel(layer_name(measured, place))
     for axes in grid[-1]:
         _steps(axes)
     return _done(figure, title, measured)
@@ -93,21 +94,22 @@ def draw_numbers(title: str, measured: Sequence[Measured], rows: Sequence[Group]
     return _done(figure, title, measured)
 
 
-def draw_histograms(title: str, measured: Sequence[Measured], layers: Sequence[str]) -> Figure:
+def draw_histograms(title: str, measured: Sequence[Measured], places: Sequence[int]) -> Figure:
     """Distributions over training, one above the other, the first step at the bottom: a column for each run."""
-    figure = new_figure(0.6 + 2.0 * len(layers), [one.label for one in measured])
-    grid = figure.subplots(len(layers), len(measured), squeeze=False)
-    for row, layer in zip(grid, layers, strict=True):
+    figure = new_figure(0.6 + 2.0 * len(places), [one.label for one in measured])
+    grid = figure.subplots(len(places), len(measured), squeeze=False)
+    for row, place in zip(grid, places, strict=True):
         for axes, one in zip(row, measured, strict=True):
-            _ridges(axes, one, layer)
+            if place < len(one.layers()):
+                _ridges(axes, one, place)
             axes.set_yticks([])
             if axes in grid[0]:
                 axes.set_title(one.label, fontsize=9)
-        row[0].set_ylabel(layer)
+        row[0].set_ylabel(layer_name(measured, place))
     return _done(figure, title, measured)
 
 
-def _ridges(axes: Axes, one: Measured, layer: str) -> None:
+def _ridges(axes: Axes, one: Measured, layer: int) -> None:
     """At most eight of the steps, evenly chosen."""
     drawn = one.histograms(layer)
     places = np.unique(np.linspace(0, len(drawn) - 1, min(8, len(drawn))).astype(int))
@@ -119,6 +121,12 @@ def _ridges(axes: Axes, one: Measured, layer: str) -> None:
         axes.fill_between((edges[1:] + edges[:-1]) / 2, height, y, color=one.look.ink, alpha=0.35, linewidth=0.6)
     axes.text(0.02, 0.02, f"step {one.steps[places[0]]:g}", transform=axes.transAxes, fontsize=7)
     axes.text(0.02, 0.93, f"step {one.steps[places[-1]]:g}", transform=axes.transAxes, fontsize=7)
+
+
+def layer_name(measured: Sequence[Measured], place: int) -> str:
+    """What a layer is called, in all networks that have it."""
+    names = [one.layers()[place] for one in measured if place < len(one.layers())]
+    return f"layer {' / '.join(dict.fromkeys(names))}"
 
 
 def quartiles(rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:

@@ -113,14 +113,14 @@ def _activations(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
             changing,
             columns,
         )
-    layers = _rows(runs)[:3]
+    layers = _evenly(_most(runs), 3)
     if layers:
         yield Probing(
             f"histograms-{panel.name}",
             "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 "
             "and 9).",
             partial(draw_histograms, panel.title, runs, layers),
-            partial(_numbers, runs, layers, ["mean", "variance", "skewness", "kurtosis"]),
+            partial(_numbers, runs, ["mean", "variance", "skewness", "kurtosis"]),
         )
 
 
@@ -164,7 +164,7 @@ def _noise(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
     if with_norms:
         columns: list[Group] = [
             ("ζ", [("zeta", "-"), ("zeta_measured", "--")]),
-            ("variances measured / predicted", [("mu_ratio", "-"), ("sigma_ratio", "--")]),
+            ("measured / predicted", [("mu_ratio", "-"), ("sigma_ratio", "--")]),
         ]
         yield _layered(
             f"decay-{panel.name}",
@@ -197,21 +197,20 @@ def _layered(
     last: bool = False,
 ) -> Probing:
     """A figure with a row for each of a few layers: evenly chosen, or the last."""
-    layers = _rows(runs)
-    few = layers[-MOST_LAYERS:] if last else _evenly(layers)
+    most = _most(runs)
+    few = list(range(max(0, most - MOST_LAYERS), most)) if last else _evenly(most, MOST_LAYERS)
     numbers = [one for _, group in columns for one, _ in group]
-    draw = partial(draw_layers, panel.title, runs, few, columns)
-    return Probing(name, caption, draw, partial(_numbers, runs, layers, numbers))
+    return Probing(
+        name, caption, partial(draw_layers, panel.title, runs, few, columns), partial(_numbers, runs, numbers)
+    )
 
 
-def _rows(runs: Sequence[Measured]) -> list[str]:
-    """Layers by name, those of the first run first; networks with and without norms may differ in them."""
-    return list(dict.fromkeys(layer for run in runs for layer in run.layers()))
+def _most(runs: Sequence[Measured]) -> int:
+    return max(len(run.layers()) for run in runs)
 
 
-def _evenly(layers: Sequence[str]) -> list[str]:
-    places = np.unique(np.linspace(0, len(layers) - 1, min(MOST_LAYERS, len(layers))).round().astype(int))
-    return [layers[place] for place in places]
+def _evenly(count: int, most: int) -> list[int]:
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count))})
 
 
 def _along(runs: Sequence[Measured]) -> Table:
@@ -233,11 +232,11 @@ def _predictiveness(runs: Sequence[Measured]) -> Table:
     return ["run", "steps away", "median change of gradient", "quartiles"], lines
 
 
-def _numbers(runs: Sequence[Measured], layers: Sequence[str], names: Sequence[str]) -> Table:
+def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Table:
     lines: list[list[object]] = []
     for run in runs:
-        for layer in (layer for layer in layers if layer in run.layers()):
-            values = [run.layer(layer, name) for name in names]
+        for which, layer in enumerate(run.layers()):
+            values = [run.layer(which, name) for name in names]
             for place, step in enumerate(run.steps):
                 lines.append([run.label, layer, f"{step:.0f}", *(number(column[place]) for column in values)])
     return ["run", "layer", "step", *(name.replace("_", " ") for name in names)], lines

@@ -4,14 +4,18 @@ import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from trimtab.norms import RunningNorm
+
 if TYPE_CHECKING:
     from trimtab.probes import Monitor, Probe
     from trimtab.training.session import Session
 
-# How far the landscape paper looks along the gradient, in steps: the VGG networks and the deep linear one (App. A).
-FAR = {"dln25": (0.01, 30.0)}
-NEAR = (0.5, 4.0)
-POINTS = 8
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, RunningNorm)
+LAYERS = 5
+"""So many layers at most are looked at where each costs something."""
 
 
 def monitor(session: "Session") -> "Monitor | None":
@@ -57,19 +61,20 @@ def _random(session: "Session") -> "Probe[Any]":
 def _shift(session: "Session") -> "Probe[Any]":
     from trimtab.probes import CovariateShift
 
-    return CovariateShift(optimizer=session.optimizer, most=5)
+    # Nothing is below the first layer.
+    return CovariateShift(optimizer=session.optimizer, bnp=session.bnp, layers=_weighted(session)[1:], most=LAYERS)
 
 
 def _activations(session: "Session") -> "Probe[Any]":
     from trimtab.probes import Activations
 
-    return Activations(most=5)
+    return Activations(layers=_normed(session) or _weighted(session)[:-1], most=LAYERS)
 
 
 def _conditioning(session: "Session") -> "Probe[Any]":
     from trimtab.probes import Conditioning
 
-    return Conditioning(bnp=session.bnp)
+    return Conditioning(bnp=session.bnp, units=1)
 
 
 def _spectrum(session: "Session") -> "Probe[Any]":
@@ -96,6 +101,18 @@ PROBES: dict[str, Callable[["Session"], "Probe[Any]"]] = {
 """By the name that a person types."""
 
 
+def _weighted(session: "Session") -> list[str]:
+    """Layers with weights, which networks with and without norms have in common, one by one."""
+    return [name for name, module in session.model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+def _normed(session: "Session") -> list[str]:
+    """Norms: what they give out is what the next activation reads."""
+    return [name for name, module in session.model.named_modules() if isinstance(module, NORMS)]
+
+
 def _multiples(session: "Session") -> tuple[float, ...]:
-    low, high = FAR.get(session.settings.network, NEAR)
-    return tuple(low + (high - low) * i / (POINTS - 1) for i in range(POINTS))
+    """How far the landscape paper looks along the gradient, in steps: in deep linear networks further (App. A)."""
+    from trimtab.probes.landscape import DLN_MULTIPLES, VGG_MULTIPLES
+
+    return DLN_MULTIPLES if session.settings.network == "dln25" else VGG_MULTIPLES
