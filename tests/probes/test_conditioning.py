@@ -131,7 +131,9 @@ def by_hand(
     """Ĥ, U, D and the Hessian block of a unit, all dense: rows by asking the layer, statistics and P from the paper."""
     layer: Any = model.get_submodule(name)
     seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    handle = layer.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append((*args, *kwargs.values())[0].detach()), with_kwargs=True
+    )
     loss_fn(model, batch)
     handle.remove()
     per_group = getattr(layer, "out_channels", 0) // getattr(layer, "groups", 1) or 10**6
@@ -315,6 +317,42 @@ def test_single_precision_resolves_hessians_beyond_its_own_digits() -> None:
     assert single.preconditioned == pytest.approx(exact.preconditioned, rel=0.01)
 
 
+def test_fewer_samples_than_columns_in_single_precision() -> None:
+    """S is as large as there are samples; its small entries, of samples that count for little, keep their digits."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(40, 1)).double(), torch.randn(12, 40, dtype=torch.double)
+    weights = torch.logspace(0, -5, 12, dtype=torch.double)
+
+    def loss(model: Any, batch: Tensor) -> Tensor:
+        return weights.to(batch.dtype) @ model(batch).squeeze(1).square()
+
+    exact = Conditioning()(net, loss, x).layers["0"]
+    single = Conditioning()(net.float(), loss, x.float()).layers["0"]
+    assert exact.hessian > 1e5 and exact.hessian_rank == single.hessian_rank == 12
+    assert single.hessian == pytest.approx(exact.hessian, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [5, 30])
+def test_a_block_takes_few_second_derivatives(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    grad = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **told: taken.append(1) or grad(*args, **told))
+    Conditioning(units=2)(nn.Sequential(nn.Linear(7, 3)).double(), curved, features(count, 7))
+    assert len(taken) == 1 + 2 * min(count, 8)
+
+
+def test_features_that_do_not_vary() -> None:
+    """With ε₁ and ε₂ at 0 their σ is 0; they keep their scale, and centred they are columns of zeros."""
+    net, x = nn.Sequential(nn.Linear(6, 2)).double(), features(30, 6)
+    x[:, 4] = 3.0
+    found = Conditioning(eps1=0, eps2=0)(net, curved, x).layers["0"]
+    parts = matrices(np.delete(x.numpy(), 4, 1))
+    assert (found.columns, found.rank) == (7, 6)
+    assert found.centred == pytest.approx(condition_number(parts.augmented @ parts.centring))
+    assert found.normalized == pytest.approx(condition_number(parts.normalized))
+    assert found.scaling == pytest.approx(condition_number(np.diag(parts.scaling)))
+
+
 def test_dead_units_have_no_block() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).double()
     with torch.no_grad():
@@ -327,6 +365,8 @@ def test_dead_units_have_no_block() -> None:
     assert dead.units == 0 and math.isnan(dead.hessian) and "are 0" in str(dead.note) and dead.inputs > 1
     flat = Conditioning(units=1)(net, lambda m, b: m(b).mean(), x).layers["2"]  # linear: no curvature at all
     assert flat.units == 0 and "are 0" in str(flat.note)
+    apart = Conditioning(units=1)(net, lambda m, b: m(b).detach().mean(), x).layers["2"]
+    assert apart.units == 0 and "are 0" in str(apart.note)
 
 
 def test_limits() -> None:
@@ -377,8 +417,11 @@ def test_statistics_of_bnp() -> None:
         assert found[name].statistics == "running"
         assert found[name].normalized == pytest.approx(kappa(rows @ change))
         assert found[name].preconditioned == pytest.approx(kappa(change.T @ block @ change), rel=1e-4)
-    whole = trimtab.BNP(net, statistics="batch")
-    assert Conditioning(bnp=whole)(net, curved, x).layers["0"].statistics == "batch"
+    by_batch = trimtab.BNP(net, statistics="batch")
+    net.zero_grad()
+    curved(net, x).backward()
+    by_batch.step()
+    assert Conditioning(bnp=by_batch)(net, curved, x).layers["0"].statistics == "batch"
 
 
 def test_modules_called_twice_pool_their_rows() -> None:
@@ -388,18 +431,20 @@ def test_modules_called_twice_pool_their_rows() -> None:
             self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            h = self.layer(x).tanh()
-            return self.last(self.layer(input=h).tanh())
+            return self.last(self.layer(x).tanh()).sum() * self.last(self.layer(input=2 + x[:3]).tanh())
 
     torch.manual_seed(0)
     net, x = Twice().double(), features(10, 4)
     found = Conditioning(units=1)(net, curved, x).layers["layer"]
-    with torch.no_grad():
-        rows = np.concatenate([x.numpy(), net.layer(x).tanh().numpy()])
-    assert found.rows == 20
-    assert found.inputs == pytest.approx(kappa(np.column_stack([np.ones(20), rows])))
-    # Its Hessian: only rows as they are count, not that the second ones move with the weights.
-    assert found.hessian_rank == 5
+    rows = np.concatenate([x.numpy(), 2 + x[:3].numpy()])
+    assert found.rows == 13
+    assert found.inputs == pytest.approx(kappa(np.column_stack([np.ones(13), rows])))
+    part = Conditioning(units=0, most_entries=5 * 8)(net, curved, x).layers["layer"]
+    chosen = torch.randperm(13, generator=torch.Generator().manual_seed(0))[:8].numpy()
+    assert part.inputs == pytest.approx(kappa(np.column_stack([np.ones(8), rows[chosen]])))
+    # Neither call feeds the other: the block is that of the weights, with what they have in common.
+    block = by_hand(net, "layer", x, curved, 0)[-1]
+    assert found.hessian == pytest.approx(kappa(block), rel=1e-5)
 
 
 def test_layers_that_are_left_out() -> None:
@@ -471,7 +516,8 @@ def test_attention_and_checkpointing() -> None:
             self.checkpointed = checkpointed
 
         def attend(self, x: Tensor) -> Tensor:
-            return nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+            heads = [layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v)]
+            return nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
 
         def forward(self, x: Tensor) -> Tensor:
             if self.checkpointed:
@@ -518,3 +564,27 @@ def test_what_a_probe_owes() -> None:
     check_memory_is_given_back(Conditioning())
     result = Conditioning()(small(), cross_entropy, images()).to_dict()
     assert result["layers"]["0"]["rows"] == 128 and result["left_out"] == {} and result["problem"] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_finds_what_the_cpu_finds() -> None:
+    torch.manual_seed(0)
+    net, batch = small().double().eval(), images(8, torch.double)
+    for module in net:
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # its masks differ
+    expected = Conditioning()(net, cross_entropy, batch).layers
+    on_gpu = {key: value.cuda() for key, value in batch.items()}
+    net = net.cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    bnp = trimtab.BNP(net).attach(optimizer)
+    state = torch.cuda.get_rng_state()
+    with untouched(net, optimizer, bnp):
+        found = Conditioning()(net, cross_entropy, on_gpu).layers
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    for name, one in expected.items():
+        assert found[name].rank == one.rank and found[name].hessian_rank == one.hessian_rank
+        for kind in ("inputs", "centred", "normalized", "scaling", "hessian", "preconditioned"):
+            assert getattr(found[name], kind) == pytest.approx(getattr(one, kind), rel=1e-3)
+    bnp.detach()

@@ -416,3 +416,22 @@ def test_what_a_probe_owes() -> None:
     check_memory_is_given_back(BatchNoise())
     result = BatchNoise()(small(), cross_entropy, images()).to_dict()
     assert result["layers"]["1"]["positions"] == 16 and result["parts"] == 4 and result["problem"] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_finds_what_the_cpu_finds() -> None:
+    torch.manual_seed(0)
+    net, batch = small().double(), images(16, torch.double)
+    net[3].p = 0.0  # the masks differ
+    expected = BatchNoise()(net, cross_entropy, batch).to_dict()
+    on_gpu = {key: value.cuda() for key, value in batch.items()}
+    net = net.cuda()
+    state = torch.cuda.get_rng_state()
+    with untouched(net):
+        found = BatchNoise()(net, cross_entropy, on_gpu).to_dict()
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    for name, noise in expected.pop("layers").items():
+        assert found["layers"][name] == pytest.approx(noise, rel=1e-6)
+    for name in ("noise_scale", "gradient_trace", "gradient_square"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-6, nan_ok=True)

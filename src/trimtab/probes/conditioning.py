@@ -85,12 +85,14 @@ class Conditioning(Probe[ConditioningResult]):
 
     The Hessian block of unit i is ĤᵀSĤ, S being the second derivative of the loss by the unit's outputs (Props. 2 and
     9; with BatchNorm further on, samples act on each other and S is a full matrix, which changes nothing here). S is
-    measured by differentiating twice, as many times as Ĥ has rows or columns, whichever are fewer; the products with Ĥ
-    are then exact, so that a model in single precision can have a Hessian with κ far above 1/ε. Eigenvalues of S below
-    8ε of its largest count as 0.
+    measured within the range of Ĥ, by as many second derivatives as Ĥ has rank; the products with Ĥ are then made in
+    double precision, so that a model in single precision can have a Hessian with κ far above 1/ε. Eigenvalues of S
+    below 8ε of its largest count as 0. Inputs are held as they are: for a layer that is called several times, one call
+    feeding another, that is a part of the Hessian.
 
-    Each layer takes a forward and a part of a backward of its own. Peak memory: that of a training step with its graph
-    for second derivatives, and about 5 matrices of `most_entries` double-precision numbers.
+    Each layer takes a forward and a part of a backward of its own, and each second derivative about as long as two
+    backwards through what follows the layer. Peak memory: that of a training step with its graph for second
+    derivatives, and up to 6 matrices of `most_entries` double-precision numbers.
 
     Args:
         units: How many output units have their Hessian block taken, evenly spread, the first one among them; 1 is the
@@ -211,7 +213,7 @@ class Conditioning(Probe[ConditioningResult]):
         if used < rows:
             return f"its {rows} by {columns} inputs are above most_entries, {self.most_entries}"
         if products > self.most_products:
-            return f"it takes {products} second derivatives per unit, above most_products, {self.most_products}"
+            return f"it takes up to {products} second derivatives per unit, above most_products, {self.most_products}"
         return None
 
     def _statistics(self, layer: nn.Module, inputs: LayerInputs) -> tuple[Tensor, Tensor, Source]:

@@ -45,16 +45,8 @@ class Curvature:
             self._gradients = [torch.zeros_like(shift) for shift in shifts]
 
     def within(self, unit: int, basis: Tensor) -> Tensor:
-        """BᵀSB for a unit and an orthonormal basis B, one row for each row of H.
-
-        A basis of fewer columns than rows is taken column by column. One that has as many, or almost, takes S itself
-        row by row, since its entries, many of them 0, then come out without any rounding of B.
-        """
-        rows, columns = basis.shape
-        whole = rows <= columns + 1
-        vectors = torch.eye(rows, dtype=basis.dtype, device=basis.device) if whole else basis
-        product = self._times(unit, vectors)
-        return basis.T @ product @ basis if whole else basis.T @ product
+        """BᵀSB for a unit and an orthonormal basis B, with a row for each row of H; one product for each column."""
+        return basis.T @ self._times(unit, basis)
 
     def _times(self, unit: int, vectors: Tensor) -> Tensor:
         """S times each column."""

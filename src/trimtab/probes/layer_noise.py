@@ -39,7 +39,8 @@ class LayerNoise:
         zeta_from_sigma: Its part from σ_B.
         zeta_measured: ζ with the measured variances in the place of the predicted ones.
         mu_ratio_split: As `mu_ratio`, of the parts that the batch was split into, as the network computes them: with
-            the noise that earlier layers add. The mean over channels. NaN if it was not split.
+            the noise that earlier layers add or take away. The mean over channels, which often go together, so that
+            its relative error is up to √(2/(parts − 1)). NaN if it was not split.
         sigma_ratio_split: The same of σ_B.
     """
 

@@ -54,7 +54,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
     For each layer that normalizes by its batch, torch's and ours, the samples of the batch stand for all data: batches
     of M samples are drawn from its input with replacement, and the variances of their μ_B and σ_B are compared with
     eq. 2, whose σ_P and ρ are measured too. Whole samples are drawn, since the positions of a sample depend on each
-    other: in a convolution a batch of M samples is worth more than M independent values and fewer than M · positions.
+    other: a convolution's batch is worth neither M independent values nor M · positions, but `effective` ones.
     (In a dense layer Var μ_B = σ_P²/M holds for any data that are drawn so; σ_B and convolutions tell something.)
     The more samples the probe is given, the better it knows σ_P and ρ; M need not be their number.
 
@@ -68,7 +68,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
     size; noise of the statistics counts as noise of the gradient. All parts see the same dropout noise, which does not
     count.
 
-    Peak memory: that of a training step, one more copy of the gradient (in float32 at least), and about 6 copies of a
+    Peak memory: that of a training step, one more copy of the gradient (in float32 at least), and up to 7 copies of a
     layer's input in double precision, one layer at a time.
 
     Args:

@@ -39,7 +39,7 @@ def factors(matrix: Tensor, eps: float) -> Factors:
     rows, columns = matrix.shape
     norms = torch.linalg.vector_norm(matrix, dim=0)
     unit = torch.where(norms > 0, norms, 1)
-    left, values, right = torch.linalg.svd(matrix / unit, full_matrices=False)
+    left, values, right = _svd(matrix / unit)
     noise = ROUNDINGS * eps * (1 + math.sqrt(columns / rows))
     rank = int((values > torch.clamp(values[0] * max(rows, columns) * _EPS, min=noise)).sum())
     return Factors(left[:, :rank], values[:rank, None] * right[:rank] * unit)
@@ -52,7 +52,7 @@ def condition(core: Tensor) -> float:
     """
     if not core.numel():
         return math.nan
-    return _ratio(torch.linalg.svdvals(core), max(core.shape))[0]
+    return _ratio(torch.linalg.svdvals(torch.linalg.qr(core.T, mode="r").R), max(core.shape))[0]
 
 
 def hessian_condition(curvature: Tensor, core: Tensor, eps: float) -> tuple[float, int]:
@@ -77,6 +77,16 @@ def hessian_condition(curvature: Tensor, core: Tensor, eps: float) -> tuple[floa
     stretched = vectors[:, kept].T @ core
     lower = torch.linalg.qr(stretched.T, mode="r").R.T  # stretched = lower · (orthonormal rows)
     return _ratio(torch.linalg.eigvalsh(lower.T @ (values[kept, None] * lower)).abs(), max(lower.shape))
+
+
+def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The thin singular value decomposition, by that of a square matrix: several times faster if it is far from one."""
+    if matrix.shape[0] < matrix.shape[1]:
+        left, values, right = _svd(matrix.T)
+        return right.T, values, left.T
+    basis, small = torch.linalg.qr(matrix)
+    left, values, right = torch.linalg.svd(small)
+    return basis @ left, values, right
 
 
 def _ratio(sizes: Tensor, length: int) -> tuple[float, int]:
