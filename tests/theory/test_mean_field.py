@@ -213,56 +213,6 @@ def test_learning_rate() -> None:
     assert linear.max_learning_rate() == math.inf
 
 
-@pytest.mark.parametrize(
-    ("told", "name"),
-    [
-        ({"sigma_w2": -1.0}, "sigma_w2"),
-        ({"sigma_b2": math.nan}, "sigma_b2"),
-        ({"sigma_w2": [1.0, 2.0]}, "sigma_w2"),
-        ({"gamma": [1.0]}, "gamma"),
-        ({"gamma": math.inf}, "gamma"),
-        ({"norm": "layer"}, "norm"),
-        ({"variant": "other"}, "variant"),
-        ({"statistics": "eval"}, "statistics"),
-        ({"positions": "some"}, "positions"),
-        ({"samples": 0}, "samples"),
-        ({"q_hat0": -1.0}, "q_hat0"),
-        ({"q_hat0_xy": 2.0}, "q_hat0"),
-        ({"activation": "step"}, "activation"),
-    ],
-)
-def test_bad_input_is_named(told, name) -> None:
-    with pytest.raises(ValueError, match=name):
-        mean_field(MLP, **{"norm": "batch", **SIGMAS, **told})
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Dense(0, 3), "width_in"),
-        (lambda: Dense(3, True), "width_out"),
-        (lambda: Conv(3, 0), "channels_out"),
-        (lambda: Conv(3, 4, kernel=0), "kernel"),
-        (lambda: Conv(3, 4, stride=(1, 2, 3)), "stride"),
-        (lambda: Conv(3, 4, padding=-1), "padding"),
-        (lambda: Conv(3, 4, size=0), "size"),
-        (lambda: Pool(0), "kernel"),
-        (lambda: Residual([]), "branch"),
-        (lambda: mean_field([], **SIGMAS), "layers"),
-        (lambda: mean_field([Dense(3, 3), Pool(2)], **SIGMAS), "layers must end"),
-        (lambda: mean_field([Conv(3, 4), Dense(4, 1)], **SIGMAS), "size of its input"),
-        (lambda: mean_field([Dense(3, 4), Dense(5, 1)], **SIGMAS), "layer 2 reads 5"),
-        (lambda: mean_field([Dense(3, 4), Conv(4, 1)], **SIGMAS), "no image"),
-        (lambda: mean_field([Conv(3, 4, 9, size=8), Dense(4, 1)], **SIGMAS), "does not fit"),
-        (lambda: mean_field([Dense(3, 4), Residual([Dense(4, 5)]), Dense(5, 1)], **SIGMAS), "shortcut"),
-        (lambda: mean_field([Dense(3, 4), Residual([Dense(4, 4)]), Dense(4, 1)], variant="paper", **SIGMAS), "paper"),
-    ],
-)
-def test_bad_layers_are_named(make, words) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 def test_a_shortcut_with_weights_and_padded_convolutions_in_a_block() -> None:
     layers = [
         Conv(3, 16, 3, 1, 1, size=8),
