@@ -14,7 +14,7 @@ from trimtab.records import machine
 from trimtab.theory.generalization import Generalization, ridge_curve, sgd_curve
 from trimtab.theory.implicit_decay import implicit_decay, linear_decay, optimal_scale, own_batch_linear_decay
 from trimtab.theory.simulation import measure_decay, simulate, simulate_linear
-from trimtab.theory.teacher_student import fixed_point, solve, stability
+from trimtab.theory.teacher_student import fixed_point, resting_point, solve, stability
 
 BATCHES = (8, 16, 32, 64, 128, 256, 512)
 LOADS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -75,7 +75,7 @@ def dynamics(figures: Path | None) -> None:
     """R(t), γ and L: the equations, and 8 runs with 2000 inputs."""
     t = np.linspace(0, 10, 21)
     print("\nLargest distance over t ≤ 10 between eqs. 9–11 and the mean of 8 runs at N = 2000 (in brackets: any run)")
-    print(f"{'':>12}{'R':>18}{'γ':>18}{'L':>18}{'γ₀':>8}{'η_max':>8}{'η_eff, start → end':>22}")
+    print(f"{'':>12}{'R':>18}{'γ':>18}{'L':>18}{'γ₀':>8}{'η_max':>8}{'paper':>8}{'η_eff, start → end':>22}")
     pictures = plt.subplots(1, 2, figsize=(9.6, 3.8), layout="constrained", sharey=True) if figures else None
     for column, activation in enumerate(("relu", "erf")):
         for (method, zeta), colour, marker, line in zip(
@@ -89,8 +89,9 @@ def dynamics(figures: Path | None) -> None:
                 row += f"{f'{np.abs(off.mean(axis=1)).max():.3f} ({np.abs(off).max():.3f})':>18}"
             ends = f"{limit.gamma[0] / limit.length[0] ** 2:.2f} → {limit.gamma[-1] / limit.length[-1] ** 2:.2f}"
             ends = "1.00 → 1.00" if method == "sgd" else ends
-            gamma, eta_max = fixed_point(**kind).gamma, stability(1.0, **kind).eta_max
-            print(f"{f'{activation} {method}':>12}{row}{gamma:>8.3f}{eta_max:>8.2f}{ends:>22}")
+            gamma, found = fixed_point(**kind).gamma, stability(1.0, **kind)
+            maximum = f"{found.eta_max:>8.2f}{found.paper.eta_max:>8.2f}"
+            print(f"{f'{activation} {method}':>12}{row}{gamma:>8.3f}{maximum}{ends:>22}")
             if pictures:
                 axis = pictures[1][column]
                 label = f"{method.upper()}, ζ = {zeta:g}" if zeta else method.upper()
@@ -105,6 +106,21 @@ def dynamics(figures: Path | None) -> None:
         pictures[1][0].legend(loc="lower right", fontsize=8)
         pictures[0].suptitle("Equations 9–11 (lines) and 8 runs at N = 2000 (mean ± standard deviation), η = 1")
         pictures[0].savefig(figures / "regularization-dynamics.png", dpi=110)
+
+
+def maxima() -> None:
+    """The largest effective rate, by the paper and by the Jacobian, and where the overlap rests with L held."""
+    rates = (0.1, 1.0, 2.0, 4.0)
+    print("\nThe largest η_eff: the paper's, and where an eigenvalue of eqs. 9 and 10 at (γ₀, 1) comes to 0; L = 1.")
+    print("Then the R at rest with L held, for four η_eff.")
+    print(f"{'':>6}{'ζ':>7}{'γ₀':>9}{'paper':>9}{'Jacobian':>10}" + "".join(f"{f'R({rate:g})':>9}" for rate in rates))
+    for activation in ("relu", "erf"):
+        for zeta in (0.0, 0.014, 0.05, 0.1, 0.25, 0.5, 1.0):
+            found = stability(1.0, zeta=zeta, activation=activation)
+            gamma = found.fixed_point.gamma
+            rests = [resting_point(rate / gamma, zeta=zeta, activation=activation).overlap for rate in rates]
+            row = f"{gamma:>9.3f}{found.paper.eta_max:>9.3f}{found.eta_max:>10.3f}"
+            print(f"{activation:>6}{zeta:>7g}{row}" + "".join(f"{rest:>9.4f}" for rest in rests))
 
 
 def fitted(found: Generalization) -> float:
@@ -186,6 +202,7 @@ def main() -> None:
     print(f"{machine()}.\n")
     decay(told.figures)
     dynamics(told.figures)
+    maxima()
     generalization(told.figures, told.inputs)
     converged()
 

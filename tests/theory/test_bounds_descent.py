@@ -102,7 +102,10 @@ def test_it_needs_the_null_space_to_be_that_of_the_scalings() -> None:
 
 
 def test_a_saddle_is_named() -> None:
-    assert bounds.optimal_contraction(np.diag([2.0, -1.0])).broken == ("a positive semi-definite Hessian",)
+    for saddle in (np.diag([2.0, -1.0]), np.diag([1.0, -1.0]), np.diag([1.9, -2.0])):
+        sides = bounds.optimal_contraction(saddle)
+        assert sides.broken == ("a positive semi-definite Hessian",)
+        assert sides.left == 1 and np.isfinite(sides.right) and not sides.holds()
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=6))

@@ -1,5 +1,7 @@
 """What `Sides` says, and what bad input gets."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,24 @@ ROWS = np.arange(12.0).reshape(6, 2) ** 2
         (lambda: bounds.contraction([1.0, 0.5], np.eye(2), 0.0), "learning_rate must be above 0"),
         (lambda: bounds.contraction([1.0, 0.5], -np.eye(2), 0.1), "hessian has no eigenvalue above 0"),
         (lambda: bounds.unfold(np.ones((1, 1, 4, 4)), 2), "kernel must be an odd number above 0, not 2"),
-        (lambda: bounds.bnp_operations(0, 1, 1), "n_in must be above 0"),
+        (lambda: bounds.bnp_operations(0, 1, 1), "n_in must be a whole number"),
+        (lambda: bounds.bnp_operations(3, 1.5, 1), "n_out must be a whole number"),  # type: ignore[arg-type]
+        (lambda: bounds.bnp_operations(3, 1, True), "batch must be a whole number"),
+        (lambda: bounds.bn_operations(3, 1.5), "batch must be a whole number"),  # type: ignore[arg-type]
+        (lambda: bounds.optimal_learning_rate(np.diag([-2.0, 1.9])), "hessian has an eigenvalue below 0"),
+        (lambda: bounds.optimal_learning_rate(np.diag([-1.0, 1.0])), "hessian has an eigenvalue below 0"),
+        (lambda: bounds.seginer(np.ones((2, 3, 4)), constant=-1.0), "constant must be above 0"),
+        (lambda: bounds.unfold(np.ones((1, 1, 4, 4)), 3.0), "kernel must be a whole number"),  # type: ignore[arg-type]
+        (lambda: bounds.site_means(np.ones((1, 1, 4, 4)), 0), "kernel must be a whole number"),
+        (
+            lambda: bounds.convolution_hessian(np.eye(10), np.ones((2, 1, 3, 3)), 3, np.ones((3, 9, 9))),
+            r"blocks must have the shape \(2, 9, 9\), not \(3, 9, 9\)",
+        ),
+        (lambda: bounds.centring([[1.0, 2.0], [3.0]]), "inputs must be an array of numbers"),
+        (lambda: bounds.centring([["a", "b"]]), "inputs must be an array of numbers"),
+        (lambda: bounds.contraction([1.0, 0.5], np.eye(2), "a"), "learning_rate must be a finite number"),  # type: ignore[arg-type]
+        (lambda: bounds.claimed_curvature(Y, 1.0, GRADIENT, HESSIAN, 1e200), "radius must be at most 1e\\+75"),
+        (lambda: bounds.weight_smoothness(Y, 1e200, GRADIENT, HESSIAN, 1.0), "gamma must be at most 1e\\+75"),
         (lambda: bounds.lipschitzness(np.ones(3), 1.0, np.ones(3)), "activations do not vary"),
         (lambda: bounds.lipschitzness(Y, 1.0, np.ones(3)), r"gradient must have the shape \(4,\)"),
         (lambda: bounds.smoothness(Y, 1.0, GRADIENT, np.eye(3)), r"hessian must have the shape \(4, 4\)"),
@@ -66,3 +85,37 @@ def test_bad_input_is_named(call: object, message: str) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("gamma", [np.nan, np.inf, 1e200, "a"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda gamma: bounds.bn_gradient(Y, gamma, GRADIENT),
+        lambda gamma: bounds.bn_hessian(Y, gamma, GRADIENT, HESSIAN),
+        lambda gamma: bounds.lipschitzness(Y, gamma, GRADIENT),
+        lambda gamma: bounds.smoothness(Y, gamma, GRADIENT, HESSIAN),
+        lambda gamma: bounds.smoothness_by_gradient(Y, gamma, GRADIENT, HESSIAN),
+        lambda gamma: bounds.weight_lipschitzness(Y, gamma, GRADIENT, 1.0),
+        lambda gamma: bounds.claimed_curvature(Y, gamma, GRADIENT, HESSIAN, 1.0),
+        lambda gamma: bounds.weight_smoothness(Y, gamma, GRADIENT, HESSIAN, 1.0),
+    ],
+)
+def test_a_gamma_that_is_none_is_named(call: Callable[[object], object], gamma: object) -> None:
+    with pytest.raises(ValueError, match="gamma must be"):
+        call(gamma)
+
+
+def test_at_gamma_0_both_sides_are_0_and_below_it_the_equations_hold_too() -> None:
+    gradient = np.array([1.0, -2.0, 0.5, 3.0])
+    assert not bounds.bn_hessian(Y, 0.0, gradient, HESSIAN).any()
+    for gamma in (0.0, -1.3):
+        for sides in (
+            bounds.lipschitzness(Y, gamma, gradient),
+            bounds.smoothness(Y, gamma, gradient, HESSIAN),
+            bounds.weight_lipschitzness(Y, gamma, gradient, 2.0),
+        ):
+            assert sides.holds()
+            assert (sides.left == 0) == (gamma == 0)
+    sides = bounds.claimed_curvature(Y, 0.0, gradient, HESSIAN, 1.0)
+    assert sides.left == sides.right == 0

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.functional import hessian, jacobian
+from torch.func import functional_call
 
 from trimtab.probes import fisher_lambda_max
 from trimtab.theory.mean_field import ACTIVATIONS, Conv, Dense, Pool, draw_network, mean_field
@@ -64,11 +66,26 @@ def test_the_backward_recursion_of_a_convolution_needs_counts_of_positions() -> 
 
 
 def test_a_density_needs_its_minus_sign() -> None:
-    """After eq. 9: exp(½‖f − y‖²) has no integral; exp(−½‖f − y‖²) has."""
-    y = np.linspace(-30, 30, 6001)
-    right, printed = (np.trapezoid(np.exp(sign * y**2 / 2), y) for sign in (-1, 1))
-    assert right == pytest.approx(math.sqrt(2 * math.pi))
-    assert printed > 1e100
+    """After eq. 9: by eq. 9 the Fisher matrix is also E ∇²(−log p); with exp(½‖f − y‖²) that is minus eq. 10."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    names = [name for name, _ in network.named_parameters()]
+    sizes = [parameter.numel() for parameter in network.parameters()]
+    start = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    x = torch.randn(4000, 3, dtype=torch.double)
+    y = network(x).detach() + torch.randn(4000, 1, dtype=torch.double)  # drawn from the density itself
+
+    def outputs(theta: Tensor) -> Tensor:
+        parts = (part.view(network.get_parameter(n).shape) for n, part in zip(names, theta.split(sizes), strict=True))
+        return functional_call(network, dict(zip(names, parts, strict=True)), (x,))
+
+    rows = jacobian(lambda theta: outputs(theta).squeeze(1), start, vectorize=True)
+    fisher = rows.T @ rows / len(x)  # eq. 10
+    right, printed = (
+        -hessian(lambda theta, sign=sign: sign * (outputs(theta) - y).square().mean() / 2, start) for sign in (-1, 1)
+    )
+    assert float((right - fisher).norm()) < 0.1 * float(fisher.norm())
+    assert float(torch.linalg.eigvalsh(printed)[0]) < -0.9 * float(torch.linalg.eigvalsh(fisher)[-1])
 
 
 def test_claim_6_6_needs_q_xy() -> None:
@@ -93,23 +110,40 @@ def test_claim_6_6_needs_q_xy() -> None:
 
 
 def test_equations_52_and_53_have_a_stray_sigma_w2() -> None:
-    """E σ²(γz) is γ²/2, as eq. 54 says; with the printed σ_w² = 2 it would be γ²."""
-    gamma, z = 1.5, np.random.default_rng(0).standard_normal(200_000)
-    mean = float(np.mean(np.maximum(gamma * z, 0) ** 2))
-    assert mean == pytest.approx(gamma**2 / 2, rel=0.02)
-    assert 2 * mean > 1.9 * gamma**2 / 2
-    assert mean_field([Dense(3, 4), Dense(4, 1)], norm="batch", gamma=gamma, **SIGMAS).layers[1].q_hat == pytest.approx(
-        gamma**2 / 2
-    )
+    """q̂ is what the next layer's mean square, σ_b² + σ_w² q̂, is made of; with the printed σ_w² it would be larger."""
+    gamma, (w, b) = 1.5, SIGMAS.values()
+    torch.manual_seed(0)
+    network = draw_network([Dense(300, 1500), Dense(1500, 1500), Dense(1500, 1)], gamma=gamma, **SIGMAS)
+    h = network.node2(network.node1(network.node0(torch.randn(300, 300))))
+    next_square = float(network.node3(h).detach().square().mean())
+    z, weights = np.polynomial.hermite_e.hermegauss(64)
+    integral = float(weights @ np.maximum(gamma * z, 0) ** 2 / weights.sum())  # of eq. 53, without the factor
+    assert b + w * integral == pytest.approx(next_square, rel=0.04)
+    assert b + w * (w * integral) > 1.5 * next_square
+    exact = mean_field([Dense(3, 4), Dense(4, 1)], norm="batch", gamma=gamma, **SIGMAS)
+    assert exact.layers[1].q_hat == pytest.approx(integral, rel=1e-6)
 
 
 def test_equations_114_and_115_take_the_gradient_of_the_layer_above() -> None:
-    """With the printed δˡ on both sides σ_w²γ²/(2 s²) would have to be 1; with δˡ⁺¹ it is the ratio of the two."""
-    layers = [Dense(100, 50), Dense(50, 50), Dense(50, 1)]
-    _, above, top = mean_field(layers, norm="batch", gamma=1.7, **SIGMAS).layers
-    factor = 2.0 * 1.7**2 / (2 * (above.q - above.q_xy))
-    assert above.q_tilde == pytest.approx(factor * top.q_tilde)
-    assert factor != pytest.approx(1, rel=0.1)
+    """E‖δˡ‖² of a network is σ_w²γ²/(2s²) E‖δˡ⁺¹‖²; with δˡ on the right, as printed, the factor would have to be 1."""
+    layers, gamma = [Dense(200, 800), Dense(800, 800), Dense(800, 800), Dense(800, 1)], 1.7
+    torch.manual_seed(0)
+    network, x = draw_network(layers, gamma=gamma, **SIGMAS), torch.randn(400, 200)
+    for module in network.children():
+        if isinstance(module, nn.BatchNorm1d):
+            module.momentum = None  # the running statistics become those of this batch
+    network(x)
+    network.eval()
+    kept: list[Tensor] = []
+    for node in (network.node0, network.node3, network.node6):
+        node.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    y = network(x)
+    squares = [float(delta.square().sum(1).mean()) for delta in torch.autograd.grad(y.sum(), kept)]
+    for level in (0, 1):
+        s2 = float(kept[level].detach().var(0, correction=0).mean())
+        factor = SIGMAS["sigma_w2"] * gamma**2 / (2 * s2)
+        assert factor * squares[level + 1] == pytest.approx(squares[level], rel=0.08)
+        assert factor * squares[level] != pytest.approx(squares[level], rel=0.25)
 
 
 def test_equations_95_to_98_sum_over_the_positions_of_the_layer_above() -> None:
@@ -127,12 +161,27 @@ def test_equations_95_to_98_sum_over_the_positions_of_the_layer_above() -> None:
 
 
 def test_equation_133_has_a_stray_gamma() -> None:
-    """Without BatchNorm there is no γ; with the printed one, γ = 2, eq. 134 would not follow."""
-    relu, q, c = ACTIVATIONS["relu"], 1.7, 0.6
-    a, b = np.random.default_rng(0).multivariate_normal([0, 0], [[q, c], [c, q]], 200_000).T
-    product = np.maximum(a, 0) * np.maximum(b, 0)
-    assert float(relu.value(q, q, c)) == pytest.approx(product.mean(), rel=0.02)
-    assert np.mean(np.maximum(2 * a, 0) * np.maximum(2 * b, 0)) > 3 * float(relu.value(q, q, c))
+    """Without BatchNorm there is no γ: q_xy of the next layer is what the integral gives without one, and not with."""
+    torch.manual_seed(0)
+    layers, x = [Dense(300, 2000), Dense(2000, 2000), Dense(2000, 1)], torch.randn(2, 300)
+    x[1] = 0.8 * x[0] + 0.6 * x[1]
+    below, above = [], []
+    for _ in range(4):
+        network = draw_network(layers, **SIGMAS)
+        z = network.node0(x).detach()
+        below.append(z @ z.T / z.shape[1])
+        z = network.node2(network.node1(z)).detach()
+        above.append(float(z[0] @ z[1]) / z.shape[1])
+    (q, c), (_, q2) = torch.stack(below).mean(0).tolist()
+    draws = np.random.default_rng(0).multivariate_normal([0, 0], [[q, c], [c, q2]], 400_000).T
+
+    def next_product(gamma: float) -> float:
+        return SIGMAS["sigma_b2"] + SIGMAS["sigma_w2"] * float(np.mean(np.prod(np.maximum(gamma * draws, 0), axis=0)))
+
+    assert next_product(1.0) == pytest.approx(fmean(above), rel=0.05)
+    assert next_product(1.5) > 1.5 * fmean(above)
+    value = float(ACTIVATIONS["relu"].value(q, q2, c))
+    assert SIGMAS["sigma_b2"] + SIGMAS["sigma_w2"] * value == pytest.approx(fmean(above), rel=0.05)
 
 
 def test_equation_166_decouples_what_is_not_independent() -> None:

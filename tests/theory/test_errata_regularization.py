@@ -10,7 +10,7 @@ from tests.theory.test_teacher_student import by_quadrature
 from trimtab.theory.generalization import ridge_curve, sgd_curve
 from trimtab.theory.implicit_decay import batch_prior, linear_decay
 from trimtab.theory.simulation import simulate_linear
-from trimtab.theory.teacher_student import averages, fixed_point, jacobian, rate, slopes, stability
+from trimtab.theory.teacher_student import averages, fixed_point, jacobian, rate, resting_point, slopes, stability
 
 
 def laplace_batches(sigma: float, m: int) -> np.ndarray:
@@ -131,7 +131,7 @@ def test_proposition_1_eigenvalues() -> None:
     eta, zeta, length = 0.01, 0.25, 1.3
     gamma = fixed_point(zeta=zeta).gamma
     exact = jacobian([gamma, 1.0, length], eta, zeta=zeta)
-    found = stability(eta, zeta=zeta, length=length)
+    found = stability(eta, zeta=zeta, length=length).paper  # with these three corrected
     by_q, by_r = slopes(gamma, 1.0)
     printed_gamma = eta / gamma * by_q.i1 - eta * zeta * gamma
     assert exact[0, 0] == pytest.approx(found.lambda_gamma) == pytest.approx(eta / gamma * by_q.i1 - 2 * eta * zeta)
@@ -159,9 +159,72 @@ def test_proposition_2_sigmoid_has_a_fixed_point_of_its_own() -> None:
     assert rate([gamma, 1.0, 1.0], 1.0, zeta=zeta, activation="erf")[0] == pytest.approx(0, abs=1e-12)
 
 
-def test_proposition_3_holds_with_twice_the_margin() -> None:
-    """η_max of BN is 2 + 4ζ, not only above 2 + 2ζ."""
-    assert stability(0.1, zeta=0.3).eta_max == pytest.approx(stability(0.1, method="wn").eta_max + 4 * 0.3)
+def by_differences(eta: float, zeta: float, activation: str, length: float) -> np.ndarray:
+    """∂(dγ/dt, dR/dt)/∂(γ, R) at (γ₀, 1) from eqs. 9 and 10 alone; R is moved to one side."""
+    gamma = fixed_point(zeta=zeta, activation=activation).gamma
+
+    def speed(g: float, r: float) -> np.ndarray:
+        return rate([g, r, length], eta, zeta=zeta, activation=activation)[:2]
+
+    h, small = 1e-6, 1e-8
+    by_gamma = (speed(gamma + h, 1.0) - speed(gamma - h, 1.0)) / (2 * h)
+    return np.column_stack([by_gamma, (speed(gamma, 1.0) - speed(gamma, 1 - small)) / small])
+
+
+@pytest.mark.parametrize(("activation", "zeta"), [("relu", 0.05), ("relu", 0.25), ("erf", 0.1)])
+def test_proposition_1_leaves_out_how_gamma_turns_the_overlap(activation: str, zeta: float) -> None:
+    """J₂₁ is printed as 0; it has η², as the part of J₂₂ has that is kept, and is of the order of ζ."""
+    eta, length, h = 1.1, 1.2, 1e-6
+    gamma = fixed_point(zeta=zeta, activation=activation).gamma
+    numeric = by_differences(eta, zeta, activation, length)
+    above, at, below = (by_quadrature(q, 1.0, activation).i2 for q in (gamma + h, gamma, gamma - h))
+    right = -(eta**2) * gamma / (2 * length**4) * (gamma * (above - below) / (2 * h) + 2 * at)
+    assert numeric[1, 0] == pytest.approx(right, rel=1e-4)
+    kept = -(eta**2) * gamma**2 / (2 * length**4) * slopes(gamma, 1.0, activation)[1].i2
+    assert abs(right) > 0.01 * abs(kept)
+    found = stability(eta, zeta=zeta, activation=activation, length=length)
+    right_ones = np.sort(np.linalg.eigvals(numeric).real)
+    np.testing.assert_allclose(np.sort(np.array(found.eigenvalues).real), right_ones, atol=1e-3)
+    printed = np.sort([found.paper.lambda_gamma, found.paper.lambda_overlap])
+    assert np.abs(printed - right_ones).max() > 5e-3
+
+
+@pytest.mark.parametrize(("activation", "zeta"), [("relu", 0.1), ("relu", 0.25), ("erf", 0.1)])
+def test_table_2_the_maximum_of_batch_norm_is_not_that_of_the_jacobian(activation: str, zeta: float) -> None:
+    """Between the two maxima the paper's λ_R is below 0, and an eigenvalue of eqs. 9 and 10 is above."""
+    found = stability(1.0, zeta=zeta, activation=activation)
+    assert found.eta_max < found.paper.eta_max
+    middle = (found.eta_max + found.paper.eta_max) / 2 / found.fixed_point.gamma
+    between = stability(middle, zeta=zeta, activation=activation)
+    assert between.paper.lambda_overlap < 0
+    assert np.linalg.eigvals(by_differences(middle, zeta, activation, 1.0)).real.max() > 0.01
+    if activation == "relu":
+        assert found.paper.eta_max == pytest.approx(2 + 4 * zeta)
+        assert found.eta_max == pytest.approx(2 / (1 - 2.5 * (1 - found.fixed_point.gamma) ** 2))
+
+
+def test_proposition_3_has_no_margin_of_the_order_of_zeta() -> None:
+    """η_max − 2 is 20ζ² to first order: less than the 2ζ of Prop. 3 for the ζ of any batch of 8 or more."""
+    small = 1e-3
+    assert stability(0.1, zeta=small).eta_max - 2 == pytest.approx(20 * small**2, rel=0.02)
+    for zeta in (0.014, 0.05, 0.1):
+        found = stability(0.1, zeta=zeta)
+        assert 2 < found.eta_max < 2 + 2 * zeta < found.paper.eta_max == pytest.approx(2 + 4 * zeta)
+    assert stability(0.1, zeta=0.25).eta_max > 2 + 2 * 0.25
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+def test_table_2_the_overlap_does_not_come_to_1_under_a_decay(activation: str) -> None:
+    """(γ₀, 1) stands still to the first order in η only; R rests below 1, at no rate with a jump."""
+    zeta = 0.1
+    gamma = fixed_point(zeta=zeta, activation=activation).gamma
+    assert rate([gamma, 1.0, 1.0], 1.0 / gamma, zeta=zeta, activation=activation)[1] < -1e-3
+    found = [resting_point(effective / gamma, zeta=zeta, activation=activation) for effective in (1.0, 2.0, 4.0)]
+    assert 0.995 > found[0].overlap > found[1].overlap > found[2].overlap
+    for point, effective in zip(found, (1.0, 2.0, 4.0), strict=True):
+        speed = rate(point, effective / gamma, zeta=zeta, activation=activation)
+        np.testing.assert_allclose(speed[:2], 0, atol=1e-9)
+        assert speed[2] > 0  # the length alone moves, and the effective rate falls
 
 
 def test_section_4_losses_need_the_noise() -> None:

@@ -102,6 +102,18 @@ def test_bad_input_is_named() -> None:
         ("alpha must be positive", lambda: sgd_curve(math.nan)),
         ("zeta must be 0 or larger", lambda: ridge_curve(1.0, -0.1)),
         ("noise_variance must be", lambda: sgd_curve(0.5, noise_variance=math.inf)),
+        ("noise_variance must be", lambda: sgd_curve(0.5, noise_variance=-1.0)),
+        ("zeta must be 0 or larger and at most 1e\\+100", lambda: ridge_curve(0.5, 1e300)),
+        ("alpha must be positive and at most 1e\\+100", lambda: ridge_curve(1e300, 0.5)),
+        ("zeta must be one number or one for each", lambda: ridge_curve([0.5, 1.0], [0.1, 0.2, 0.3])),
+        ("alpha must be a number", lambda: ridge_curve("a", 0.1)),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("zeta", [1e8, 1e50, 1e100])
+def test_an_endless_decay_leaves_nothing_learned(zeta: float) -> None:
+    curve = ridge_curve([0.5, 2.0], zeta)
+    np.testing.assert_allclose(curve.excess_risk, 1.0, rtol=1e-6)
+    np.testing.assert_allclose(curve.training_loss, 1.25, rtol=1e-6)

@@ -207,5 +207,5 @@ def test_bad_input_is_named() -> None:
         implicit_decay([1.0, -1.0], 8, curvature="gelu")
     with pytest.raises(ValueError, match="gamma"):
         measure_decay(8, gamma=0.0)
-    with pytest.raises(ValueError, match="batches must be at least 2"):
+    with pytest.raises(ValueError, match="batches must be a whole number, 2 or larger"):
         measure_decay(8, batches=1)

@@ -4,11 +4,11 @@ import math
 from itertools import pairwise
 from statistics import fmean
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from trimtab.probes import Jacobian, fisher_lambda_max
 from trimtab.theory.mean_field import Conv, Dense, MaxPool, Pool, Residual, draw_network, mean_field
@@ -155,7 +155,7 @@ def test_padding_needs_each_position() -> None:
     assert predicted(layers, samples=64).positions == "grid"
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu", "leaky_relu"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu", "leaky_relu", "erf", "linear"])
 def test_random_networks_without_normalization(activation) -> None:
     """They vary from draw to draw: the mean over draws of the order parameters' own mean field, eqs. 20–22."""
     layers = [Dense(200, 400), Dense(400, 400), Dense(400, 10)]
@@ -169,7 +169,7 @@ def test_residual_without_normalization_and_after_the_sum() -> None:
     assert predicted(before, gamma=None).lambda_max == pytest.approx(
         measured(before, (100,), gamma=None, draws=10), rel=0.1
     )
-    assert predicted(after).lambda_max == pytest.approx(measured(after, (100,), draws=3), rel=0.15)
+    assert predicted(after).lambda_max == pytest.approx(measured(after, (100,), draws=6), rel=0.06)
 
 
 def test_in_train_mode_the_layers_below_the_last_batchnorm_add_next_to_nothing() -> None:
@@ -181,14 +181,26 @@ def test_in_train_mode_the_layers_below_the_last_batchnorm_add_next_to_nothing()
     assert [order.term for order in result.layers[:-1]] == pytest.approx([0, 0], abs=1e-9)
 
 
-def test_upper_bound_is_the_mean_square_of_the_gradient() -> None:
+@pytest.mark.parametrize("activation", ["relu", "erf", "tanh"])
+def test_upper_bound_is_the_mean_square_of_the_gradient(activation) -> None:
     layers = [Dense(100, 500), Dense(500, 500), Dense(500, 1)]
-    torch.manual_seed(0)
-    network, x = draw_network(layers, gamma=1.0, **SIGMAS), torch.randn(64, 100)
-    trace = float(Jacobian(network, x).gram().trace())
-    result = predicted(layers, samples=None)
-    assert result.upper_bound == pytest.approx(trace, rel=0.06)
+    traces = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        network, x = draw_network(layers, gamma=1.5, activation=activation, **SIGMAS), torch.randn(64, 100)
+        traces.append(float(Jacobian(network, x).gram().trace()))
+    result = predicted(layers, gamma=1.5, samples=None, activation=activation)
+    assert result.upper_bound == pytest.approx(fmean(traces), rel=0.06)
     assert result.lambda_max <= result.upper_bound
+
+
+def test_an_odd_activation_behind_batchnorm_leaves_a_lower_bound_only() -> None:
+    """Its mean over samples is 0, so that the gradients of two samples share next to nothing but the last β."""
+    layers = [Dense(200, 500), Dense(500, 500), Dense(500, 10)]
+    found = measured(layers, (200,), activation="erf", draws=2)
+    result = predicted(layers, activation="erf")
+    assert result.layers[-1].q_hat_xy == pytest.approx(0, abs=1e-12)
+    assert result.lambda_max < 0.75 * found < result.upper_bound
 
 
 def test_data_with_a_mean() -> None:
@@ -213,64 +225,23 @@ def test_learning_rate() -> None:
     assert linear.max_learning_rate() == math.inf
 
 
-@pytest.mark.parametrize(
-    ("told", "name"),
-    [
-        ({"sigma_w2": -1.0}, "sigma_w2"),
-        ({"sigma_b2": math.nan}, "sigma_b2"),
-        ({"sigma_w2": [1.0, 2.0]}, "sigma_w2"),
-        ({"gamma": [1.0]}, "gamma"),
-        ({"gamma": math.inf}, "gamma"),
-        ({"norm": "layer"}, "norm"),
-        ({"variant": "other"}, "variant"),
-        ({"statistics": "eval"}, "statistics"),
-        ({"positions": "some"}, "positions"),
-        ({"samples": 0}, "samples"),
-        ({"q_hat0": -1.0}, "q_hat0"),
-        ({"q_hat0_xy": 2.0}, "q_hat0"),
-        ({"activation": "step"}, "activation"),
-    ],
-)
-def test_bad_input_is_named(told, name) -> None:
-    with pytest.raises(ValueError, match=name):
-        mean_field(MLP, **{"norm": "batch", **SIGMAS, **told})
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Dense(0, 3), "width_in"),
-        (lambda: Dense(3, True), "width_out"),
-        (lambda: Conv(3, 0), "channels_out"),
-        (lambda: Conv(3, 4, kernel=0), "kernel"),
-        (lambda: Conv(3, 4, stride=(1, 2, 3)), "stride"),
-        (lambda: Conv(3, 4, padding=-1), "padding"),
-        (lambda: Conv(3, 4, size=0), "size"),
-        (lambda: Pool(0), "kernel"),
-        (lambda: Residual([]), "branch"),
-        (lambda: mean_field([], **SIGMAS), "layers"),
-        (lambda: mean_field([Dense(3, 3), Pool(2)], **SIGMAS), "layers must end"),
-        (lambda: mean_field([Conv(3, 4), Dense(4, 1)], **SIGMAS), "size of its input"),
-        (lambda: mean_field([Dense(3, 4), Dense(5, 1)], **SIGMAS), "layer 2 reads 5"),
-        (lambda: mean_field([Dense(3, 4), Conv(4, 1)], **SIGMAS), "no image"),
-        (lambda: mean_field([Conv(3, 4, 9, size=8), Dense(4, 1)], **SIGMAS), "does not fit"),
-        (lambda: mean_field([Dense(3, 4), Residual([Dense(4, 5)]), Dense(5, 1)], **SIGMAS), "shortcut"),
-        (lambda: mean_field([Dense(3, 4), Residual([Dense(4, 4)]), Dense(4, 1)], variant="paper", **SIGMAS), "paper"),
-    ],
-)
-def test_bad_layers_are_named(make, words) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 def test_a_shortcut_with_weights_and_padded_convolutions_in_a_block() -> None:
     layers = [
-        Conv(3, 16, 3, 1, 1, size=8),
-        Residual([Conv(16, 32, 3, 2, 1), Conv(32, 32, 3, 1, 1)], Conv(16, 32, 1, 2)),
-        Pool(None),
-        Dense(32, 10),
+        Conv(3, 64, 3, 1, 1, size=8),
+        Residual([Conv(64, 128, 3, 2, 1), Conv(128, 128, 3, 1, 1)], Conv(64, 128, 1, 2)),
+        Dense(128 * 16, 10),
     ]
-    result = mean_field(layers, norm="batch", gamma=[1.0, 1.0, 1.0], **SIGMAS)
-    assert len(result.layers) == 5
-    assert np.isfinite([order.term for order in result.layers]).all()
-    assert draw_network(layers, gamma=1.0, **SIGMAS)(torch.randn(4, 3, 8, 8)).shape == (4, 10)
+    result = predicted(layers, gamma=[1.5, 0.7, 1.2], samples=48)
+    assert len(result.layers) == 5 and result.positions == "grid"
+    found = measured(layers, (3, 8, 8), gamma=[1.5, 0.7, 1.2], samples=48, draws=3)
+    assert result.lambda_max == pytest.approx(found, rel=0.06)
+    # What each layer adds, too; the first adds next to nothing, for white inputs share nothing.
+    torch.manual_seed(0)
+    network = draw_network(layers, gamma=[1.5, 0.7, 1.2], **SIGMAS)
+    affine = [module for module in network.children() if isinstance(module, nn.Conv2d | nn.Linear)]
+    x = torch.randn(48, 3, 8, 8)
+    for order, layer in zip(result.layers[1:], affine[1:], strict=True):
+        for parameter in network.parameters():
+            parameter.requires_grad_(parameter is layer.weight)
+        gram = Jacobian(network, x, outputs=0).gram()
+        assert float(gram.sum()) / 48 == pytest.approx(order.term + (order.diagonal - order.term) / 48, rel=0.15)

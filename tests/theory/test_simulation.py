@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trimtab.theory.generalization import sgd_curve
-from trimtab.theory.simulation import batch_norm_gradient, simulate, simulate_linear
+from trimtab.theory.simulation import batch_norm_gradient, measure_decay, simulate, simulate_linear
 from trimtab.theory.teacher_student import solve
 
 
@@ -67,15 +67,36 @@ def test_divergence_is_said() -> None:
 
 def test_bad_input_is_named() -> None:
     for message, call in (
-        ("inputs must be at least 2", lambda: simulate([1.0], 1.0, inputs=1)),
-        ("runs at least 1", lambda: simulate([1.0], 1.0, runs=0)),
+        ("inputs must be a whole number, 2 or larger", lambda: simulate([1.0], 1.0, inputs=1)),
+        ("inputs must be a whole number", lambda: simulate([1.0], 1.0, inputs=50.0)),
+        ("runs must be a whole number", lambda: simulate([1.0], 1.0, runs=0)),
+        ("seed must be a whole number", lambda: simulate([1.0], 1.0, seed=-1)),
         ("activation must be", lambda: simulate([1.0], 1.0, activation="gelu")),
         ("zeta is BatchNorm's", lambda: simulate([1.0], 1.0, method="sgd", zeta=1.0)),
         ("method must be bn or sgd", lambda: simulate_linear([1.0], method="wn", inputs=64)),
         ("batch_size must be", lambda: simulate_linear([1.0], batch_size=2, inputs=64)),
         ("noise_variance must be", lambda: simulate_linear([1.0], noise_variance=-1.0, inputs=64)),
         ("alpha must be", lambda: simulate_linear([0.1], inputs=64)),
-        ("must be positive", lambda: simulate_linear([1.0], inputs=64, steps=0)),
+        ("alpha must be a finite number or a list", lambda: simulate_linear([], inputs=64)),
+        ("alpha must be a finite number or a list", lambda: simulate_linear("a", inputs=64)),
+        ("steps must be a whole number", lambda: simulate_linear([1.0], inputs=64, steps=0)),
+        ("steps must be a whole number", lambda: simulate_linear([1.0], inputs=64, steps=10.0)),
+        ("inputs must be a whole number", lambda: simulate_linear([1.0], inputs=64.0)),
+        ("batch_size must be a whole number", lambda: simulate_linear([1.0], inputs=64, batch_size=32.0)),
+        ("eta must be positive", lambda: simulate_linear([1.0], inputs=64, eta=0.0)),
+        ("length must be a finite number", lambda: simulate_linear([1.0], inputs=64, length=float("nan"))),
+        ("noise_variance must be", lambda: simulate_linear([1.0], inputs=64, noise_variance="a")),
+        ("batch_size must be a whole number, 4 or larger", lambda: measure_decay(3)),
+        ("batches must be a whole number", lambda: measure_decay(8, batches=100.0)),
+        ("points must be a whole number", lambda: measure_decay(8, points=True)),
+        ("gamma must not be 0", lambda: measure_decay(8, gamma=0.0)),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_numpy_numbers_are_whole_numbers() -> None:
+    one, other = (
+        simulate_linear([1.0], inputs=kind(64), batch_size=kind(8), steps=kind(20)) for kind in (int, np.int64)
+    )
+    np.testing.assert_array_equal(one.excess_risk, other.excess_risk)

@@ -8,9 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
+from scipy.integrate import solve_ivp
+from scipy.linalg import expm
 from scipy.special import erf
 
-from trimtab.theory.teacher_student import Averages, averages, fixed_point, jacobian, rate, slopes, solve, stability
+from trimtab.theory.teacher_student import (
+    Averages,
+    averages,
+    fixed_point,
+    jacobian,
+    rate,
+    resting_point,
+    slopes,
+    solve,
+    stability,
+)
 
 ACTIVATIONS = ("relu", "erf")
 METHODS = (("bn", 0.25), ("bn", 0.0), ("wn", 0.0), ("sgd", 0.0))
@@ -115,27 +127,82 @@ def test_fixed_points_have_the_values_of_the_table() -> None:
 
 
 @given(zeta=st.floats(0, 3), eta=st.floats(0.05, 5), length=st.floats(0.5, 3))
-def test_relu_learning_rates_in_closed_form(zeta: float, eta: float, length: float) -> None:
+def test_relu_learning_rates_of_the_paper_in_closed_form(zeta: float, eta: float, length: float) -> None:
     found = stability(eta, zeta=zeta, length=length)
-    assert found.eta_max == pytest.approx(2 + 4 * zeta)
     assert found.eta_eff == pytest.approx(eta / (1 + 2 * zeta) / length**2)
-    assert found.lambda_gamma == pytest.approx(-eta * (0.5 + zeta))
-    assert found.stable == (found.eta_eff < found.eta_max)
+    assert found.paper.eta_max == pytest.approx(2 + 4 * zeta)
+    assert found.paper.lambda_gamma == pytest.approx(-eta * (0.5 + zeta))
+    assert (found.paper.lambda_overlap < 0) == (found.eta_eff < found.paper.eta_max)
+
+
+def relu_maximum(zeta: float) -> float:
+    """det of the Jacobian by (γ, R) at (γ₀, 1), set to 0 by hand: (½/γ₀)(γ₀x + ½γ₀²x²(½(1−γ₀)² − γ₀)) = ¼x²γ₀(…)."""
+    return 2 / (1 - 2.5 * (1 - 1 / (1 + 2 * zeta)) ** 2)
+
+
+@given(zeta=st.floats(0, 0.5), length=st.floats(0.1, 10))
+def test_relu_maximum_of_the_jacobian_in_closed_form(zeta: float, length: float) -> None:
+    assert stability(1.0, zeta=zeta, length=length).eta_max == pytest.approx(relu_maximum(zeta), rel=1e-9)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize(("method", "zeta"), METHODS)
-def test_eigenvalues_are_those_of_the_jacobian(activation: str, method: str, zeta: float) -> None:
-    """Apart from the I₂ that the paper drops, which is 0 for ζ = 0."""
-    eta, length = 0.3, 1.0 if method == "sgd" else 1.4
+@pytest.mark.parametrize(("method", "zeta"), [*METHODS, ("bn", 0.05), ("bn", 1.0)])
+@pytest.mark.parametrize("eta", [0.3, 1.0, 2.8])
+def test_eigenvalues_are_those_of_the_jacobian(activation: str, method: str, zeta: float, eta: float) -> None:
+    length = 1.0 if method == "sgd" else 1.4
     found = stability(eta, method=method, zeta=zeta, activation=activation, length=length)
-    point = found.fixed_point
-    exact = jacobian(point, eta, method=method, zeta=zeta, activation=activation)
-    dropped = eta**2 * point.gamma**2 / (2 * length**4) * averages(point.gamma, 1.0, activation).i2
-    assert exact[1, 1] == pytest.approx(found.lambda_overlap - dropped, rel=1e-9)
+    exact = jacobian(found.fixed_point, eta, method=method, zeta=zeta, activation=activation)
+    whole = exact[1:, 1:] if method == "sgd" else exact
+    held = exact[1:, 1:] if method == "sgd" else exact[:2, :2]
+    for values, matrix in ((found.eigenvalues, held), (found.with_length, whole)):
+        # λ is an eigenvalue where J − λ is singular; all of them are there if their sum is the trace.
+        for value in values:
+            smallest = np.linalg.svd(matrix - value * np.eye(len(matrix)), compute_uv=False)[-1]
+            assert smallest < 1e-9 * max(1.0, np.abs(matrix).max())
+        assert sum(values) == pytest.approx(np.trace(matrix), abs=1e-9)
+        assert values[0].real == max(value.real for value in values)
+    paper = (found.paper.lambda_gamma, found.paper.lambda_overlap)
     if zeta == 0:
-        expected = [0.0, found.lambda_overlap, found.lambda_gamma]
-        np.testing.assert_allclose(np.sort(np.linalg.eigvals(exact)), np.sort(expected), atol=1e-12)
+        np.testing.assert_allclose(sorted(v.real for v in found.eigenvalues), sorted(paper), atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("method", "zeta"), [*METHODS, ("bn", 0.1), ("bn", 0.75)])
+def test_the_maximum_is_where_the_largest_real_part_changes_its_sign(activation: str, method: str, zeta: float) -> None:
+    kind = {"method": method, "zeta": zeta, "activation": activation}
+    length = 1.0 if method == "sgd" else 0.7
+    eta = length**2 / fixed_point(**kind).gamma  # η_eff = 1
+    maximum = stability(eta, length=length, **kind).eta_max
+    for factor, stable in ((0.99, True), (1.01, False), (0.3, True)):
+        found = stability(eta * maximum * factor, length=length, **kind)
+        assert found.stable == stable == (found.eta_eff < found.eta_max)
+        matrix = jacobian(found.fixed_point, eta * maximum * factor, **kind)
+        held = matrix[1:, 1:] if method == "sgd" else matrix[:2, :2]
+        assert (np.linalg.eigvals(held).real.max() < 0) == stable
+
+
+def test_what_the_paper_calls_stable_need_not_be() -> None:
+    found = stability(2.8, zeta=0.1)
+    assert found.paper.lambda_overlap < 0 and found.eta_eff < found.paper.eta_max
+    assert not found.stable
+    assert found.eigenvalues[0].real == pytest.approx(0.172, abs=1e-3)
+    assert found.eigenvalues[1].real == pytest.approx(-1.954, abs=1e-3)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("zeta", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("eta", [0.4, 2.8])
+def test_two_paths_part_as_the_linearization_says(activation: str, zeta: float, eta: float) -> None:
+    """About a point that does not stand still the difference of two paths is still exp(Jt) times that at the start."""
+    point = np.array(fixed_point(zeta=zeta, activation=activation))
+    matrix = jacobian(point, eta, zeta=zeta, activation=activation)
+    t, moved = 0.01, np.array([2e-4, -1e-4, 1e-4])
+    near, other = (
+        solve([t], eta, zeta=zeta, activation=activation, gamma=s[0], overlap=s[1], length=s[2])
+        for s in (point - [0, 1e-4, 0], point - [0, 1e-4, 0] + moved)
+    )
+    apart = np.array([getattr(other, n)[0] - getattr(near, n)[0] for n in ("gamma", "overlap", "length")])
+    np.testing.assert_allclose(apart, expm(matrix * t) @ moved, atol=4e-3 * np.abs(moved).max())
 
 
 @pytest.mark.parametrize(("method", "eta"), [("wn", 0.5), ("sgd", 0.5), ("sgd", 1.9), ("sgd", 2.1), ("wn", 2.1)])
@@ -143,7 +210,38 @@ def test_the_way_to_the_fixed_point_is_the_eigenvalue(method: str, eta: float) -
     t = np.array([0.5, 1.0])
     path = solve(t, eta, method=method, overlap=1 - 1e-6)
     away = 1 - path.overlap
-    assert math.log(away[1] / away[0]) / 0.5 == pytest.approx(stability(eta, method=method).lambda_overlap, abs=5e-3)
+    found = stability(eta, method=method)
+    speed = math.log(away[1] / away[0]) / 0.5
+    assert min(abs(speed - value) for value in found.eigenvalues) < 5e-3
+    assert speed == pytest.approx(found.paper.lambda_overlap, abs=5e-3)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("zeta", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("effective", [0.5, 1.6, 5.0])
+def test_with_the_length_held_the_paths_end_at_the_resting_point(
+    activation: str, zeta: float, effective: float
+) -> None:
+    eta, length = effective * 1.3**2 / fixed_point(zeta=zeta, activation=activation).gamma, 1.3
+    found = resting_point(eta, zeta=zeta, activation=activation, length=length)
+
+    def slope(_: float, state: np.ndarray) -> np.ndarray:
+        return rate([state[0], min(state[1], 1.0), length], eta, zeta=zeta, activation=activation)[:2]
+
+    end = solve_ivp(slope, (0.0, 400.0), [0.8, 0.5], method="LSODA", rtol=1e-10, atol=1e-12).y[:, -1]
+    np.testing.assert_allclose(end, found[:2], atol=1e-6)
+    assert (found.overlap < 1 - 1e-6) == (zeta > 0 or effective > stability(eta, activation=activation).eta_max)
+    held = jacobian(found, eta, zeta=zeta, activation=activation)[:2, :2]
+    assert np.linalg.eigvals(held).real.max() < 0
+
+
+@given(zeta=st.floats(0.01, 3), effective=st.floats(0.01, 100), length=st.floats(0.3, 3))
+def test_for_a_decay_no_learning_rate_is_the_largest(zeta: float, effective: float, length: float) -> None:
+    """At every η the resting point attracts, and it only moves away from R = 1."""
+    eta = effective * length**2 * (1 + 2 * zeta)
+    found, further = (resting_point(e, zeta=zeta, length=length) for e in (eta, 1.1 * eta))
+    assert np.linalg.eigvals(jacobian(found, eta, zeta=zeta)[:2, :2]).real.max() < 0
+    assert further.overlap < found.overlap < 1
 
 
 def test_a_short_weight_grows_until_its_rate_is_stable() -> None:
@@ -161,6 +259,14 @@ def test_batch_norm_ends_at_its_fixed_point_while_its_weight_grows() -> None:
     assert path.gamma[-1] == pytest.approx(1 / 1.5, abs=2e-3)
     assert path.overlap[-1] == pytest.approx(1, abs=5e-3)
     assert path.length[-1] > path.length[-2] > 1
+
+
+@pytest.mark.parametrize("length", [1e-9, 1e-12, 1e-20])
+def test_a_very_short_weight_is_as_one_that_is_short(length: float) -> None:
+    """The first sample alone gives it its length; a start that close to 0 once hung the integration."""
+    short, shorter = (solve([0.0, 1.0], 1.0, length=value) for value in (1e-6, length))
+    for name in ("gamma", "overlap", "length"):
+        assert getattr(shorter, name)[1] == pytest.approx(getattr(short, name)[1], rel=1e-6)
 
 
 def test_divergence_is_said() -> None:
@@ -182,6 +288,25 @@ def test_bad_input_is_named() -> None:
         ("set length alone", lambda: solve([1.0], 1.0, method="sgd", gamma=0.5)),
         ("times must be", lambda: solve([], 1.0)),
         ("times must be", lambda: solve([2.0, 1.0], 1.0)),
+        ("times must be", lambda: solve(["a"], 1.0)),
+        ("eta must be positive", lambda: rate([1.0, 0.0, 1.0], "a")),
+        ("eta must be positive", lambda: stability(1e200)),
+        ("method must be one of bn, wn, sgd", lambda: rate([1.0, 0.0, 1.0], 1.0, method="xx")),
+        ("zeta is BatchNorm's decay", lambda: rate([1.0, 0.0, 1.0], 1.0, method="wn", zeta=0.1)),
+        ("length must be positive", lambda: rate([1.0, 0.0, 0.0], 1.0)),
+        ("gamma must be positive", lambda: jacobian([0.0, 0.0, 1.0], 1.0)),
+        ("overlap must", lambda: rate([1.0, math.nan, 1.0], 1.0)),
+        ("state must be the three numbers", lambda: rate([1.0, 0.0], 1.0)),
+        ("state must have γ = L", lambda: rate([1.0, 0.0, 2.0], 1.0, method="sgd")),
+        ("r must lie", lambda: averages(1.0, 2.0)),
+        ("r must lie", lambda: averages(1.0, [0.5, math.nan], "erf")),
+        ("r must lie", lambda: slopes(1.0, 2.0)),
+        ("q must be 0 or larger", lambda: averages(-1.0, 0.5)),
+        ("q and r must be numbers", lambda: averages("a", 0.5)),
+        ("length must be positive", lambda: resting_point(1.0, length=0.0)),
+        ("eta = 1e\\+09 is so large", lambda: resting_point(1e9)),
+        ("length must be positive", lambda: solve([1.0], 1.0, length=1e-60)),
+        ("the integration to t = 1e\\+300 would not end", lambda: solve([1e300], 1.0)),
     ):
         with pytest.raises(ValueError, match=message):
             call()

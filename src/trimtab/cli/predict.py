@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import math
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 Statistics = Literal["frozen", "train"]
 STATISTICS: tuple[Statistics, ...] = ("frozen", "train")
-CASES = [(statistics, outputs) for statistics in STATISTICS for outputs in ("one", "all")]
+OUTPUTS = ("one", "all")
+NAMES: dict[Statistics, str] = {"frozen": "frozen statistics", "train": "train mode"}
+LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into single precision, in which is measured
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,16 @@ def add(commands: "Commands") -> None:
     )
     parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
     parser.add_argument("--norm", default="none", help=f"one of {', '.join(NORMS)} (%(default)s)")
-    parser.add_argument("--gamma", type=float, default=1.0, help="where each γ of the norm starts (%(default)s)")
-    parser.add_argument("--sigma-w2", type=float, default=2.0, help="weights' variance times fan-in, mf- networks")
-    parser.add_argument("--sigma-b2", type=float, default=0.5, help="biases' variance, mf- networks")
+    parser.add_argument("--gamma", type=_number, default=1.0, help="where each γ of the norm starts (%(default)s)")
+    parser.add_argument("--sigma-w2", type=_number, default=2.0, help="weights' variance times fan-in, mf- networks")
+    parser.add_argument("--sigma-b2", type=_number, default=0.5, help="biases' variance, mf- networks")
     parser.add_argument("--momentum", type=float, default=0.0, help="of the optimizer (%(default)s)")
     parser.add_argument("--statistics", choices=STATISTICS, default="frozen", help="of BatchNorm (%(default)s)")
     parser.add_argument("--data", help="measure the inputs' moments on this data set; else white noise is assumed")
     add_data_root(parser)
     parser.add_argument("--measure", action="store_true", help="measure the eigenvalue beside it")
     parser.add_argument("--samples", type=positive, default=128, help="to measure on (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the samples (%(default)s)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of the weights and of the samples (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -76,6 +80,8 @@ def _predict(options: argparse.Namespace) -> int:
     from trimtab.networks import input_shape
     from trimtab.theory.from_model import predict
 
+    if options.samples < 2 and (options.measure or options.data):
+        raise CommandError("--samples must be 2 or larger with --measure or --data: one sample has no statistics")
     torch.manual_seed(options.seed)
     inputs, shape, classes = _inputs(options)
     model = _network(options, shape, classes)
@@ -83,18 +89,29 @@ def _predict(options: argparse.Namespace) -> int:
     samples = options.samples if inputs is None else len(inputs)
     told: Any = {"momentum": options.momentum, "inputs": inputs, "samples": samples if options.measure else None}
     prediction = predict(model, shape, statistics=options.statistics, **told)
+    if not math.isfinite(prediction.upper_bound):
+        raise CommandError("λ_max is not a finite number: --gamma, --sigma-w2 or --sigma-b2 are too large")
     found: list[Measured] = []
+    missing: dict[Statistics, str] = {}
     if options.measure:
         x = torch.randn(samples, *shape) if inputs is None else inputs
-        both = {name: predict(model, shape, statistics=name, **told).lambda_max for name in STATISTICS}
-        found = [Measured(name, outputs, measured(model, x, name, outputs), both[name]) for name, outputs in CASES]
+        for name in STATISTICS:
+            value = predict(model, shape, statistics=name, **told).lambda_max
+            try:
+                found += [Measured(name, outputs, measured(model, x, name, outputs), value) for outputs in OUTPUTS]
+            except ValueError as error:  # not all norms have frozen statistics
+                missing[name] = f"{NAMES[name]} not measured: {str(error).partition(';')[0].rstrip('.')}."
+        if not found:
+            raise CommandError(" ".join(missing.values()))
     if options.json:
         named = {"network": options.network, "norm": options.norm, "data": options.data, "seed": options.seed}
-        more = {"measured": [asdict(one) for one in found]} if found else {}
+        more = {"measured": [asdict(one) for one in found], "not_measured": missing} if options.measure else {}
         print(json.dumps({**named, **prediction.to_dict(), **more}, indent=2))
     else:
         print(prediction)
         _print_measured(found, samples)
+        for sentence in missing.values():
+            print(sentence[0].upper() + sentence[1:])
     return 0
 
 
@@ -123,17 +140,32 @@ def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, tuple[int, ...
         raise ValueError(str(error)) from error
     if isinstance(data, ImageFolder):
         raise ValueError(f"--data {options.data} lies in files; take a data set that is read into memory.")
-    count = min(max(options.samples, 2), len(data.train))
+    count = min(options.samples, len(data.train))
+    if count < options.samples:
+        sentence = f"--samples {options.samples}: {options.data} has {count} to train on, and all are taken."
+        print(f"trimtab: {sentence}", file=sys.stderr)
     chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(options.seed))[:count]
     (batch,) = batches(data.train.take(chosen), count, dataset=data)
     return batch[0], data.input_shape, data.classes or data.train.targets.shape[1]
 
 
 def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: str) -> float:
-    """The largest eigenvalue, of one output or of all."""
+    """The largest eigenvalue, of one output or of all.
+
+    Raises:
+        ValueError: If the norm has no such statistics, or numbers are too large.
+    """
+    import torch
+
     from trimtab.probes import fisher_lambda_max
 
-    return fisher_lambda_max(model, x, statistics=statistics, outputs=0 if outputs == "one" else "all")
+    try:
+        value = fisher_lambda_max(model, x, statistics=statistics, outputs=0 if outputs == "one" else "all")
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # infinities among the products
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("the eigenvalue does not fit into single precision, lower --gamma or --sigma-w2")
+    return value
 
 
 def _print_measured(found: list[Measured], samples: int) -> None:
@@ -141,6 +173,28 @@ def _print_measured(found: list[Measured], samples: int) -> None:
         return
     print(f"\n{f'λ_max on {samples} samples':<32}{'measured':>10}{'predicted':>11}{'ratio':>8}")
     for one in found:
-        name = f"{'frozen statistics' if one.statistics == 'frozen' else 'train mode'}, {one.outputs} output"
+        name = f"{NAMES[one.statistics]}, {one.outputs} output"
         ratio = f"{one.predicted / one.measured:.3f}" if one.measured else "–"
         print(f"{name + 's' * (one.outputs == 'all'):<32}{one.measured:>10.4g}{one.predicted:>11.4g}{ratio:>8}")
+
+
+def _number(text: str) -> float:
+    """A number that can be measured with, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not abs(number) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"must be a number of at most {LARGEST:,.0f} in size, not {text!r}")
+    return number
+
+
+def _seed(text: str) -> int:
+    """A whole number that a generator takes, for argparse."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2^63 - 1, not {text!r}")
+    return number

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trimtab.theory.checks import finite
+
 Array = NDArray[np.float64]
+
+_LARGEST = 1e100
+"""Loads and decays beyond this would leave the range of floating point in their squares."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,15 @@ def ridge_curve(alpha: ArrayLike, zeta: ArrayLike, *, noise_variance: float = 0.
         zeta: ζ of the summed loss, one for all loads or one each. For the mean loss (1/P)Σ(y − ŷ)² + ζγ² pass αζ.
         noise_variance: δ², which the paper also writes ε².
     """
-    a, z = np.broadcast_arrays(np.asarray(alpha, dtype=np.float64), np.asarray(zeta, dtype=np.float64))
-    if not (np.all(np.isfinite(a)) and np.all(a > 0)):
-        raise ValueError("alpha must be positive and finite.")
-    if not (np.all(np.isfinite(z)) and np.all(z >= 0)):
-        raise ValueError("zeta must be 0 or larger and finite.")
+    a, z = _numbers(alpha, "alpha"), _numbers(zeta, "zeta")
+    if not np.all((a > 0) & (a <= _LARGEST)):
+        raise ValueError(f"alpha must be positive and at most {_LARGEST:g}.")
+    if not np.all((z >= 0) & (z <= _LARGEST)):
+        raise ValueError(f"zeta must be 0 or larger and at most {_LARGEST:g}.")
+    try:
+        a, z = np.broadcast_arrays(a, z)
+    except ValueError:
+        raise ValueError(f"zeta must be one number or one for each of alpha, not {z.shape} for {a.shape}.") from None
     check_noise(noise_variance)
     root = np.sqrt((z + (1 + np.sqrt(a)) ** 2) * (z + (1 - np.sqrt(a)) ** 2))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -80,8 +89,15 @@ def sgd_curve(alpha: ArrayLike, *, noise_variance: float = 0.25) -> Generalizati
 
 def check_noise(noise_variance: float) -> None:
     """Refuse a noise variance that is none."""
-    if not (np.isfinite(noise_variance) and noise_variance >= 0):
+    if finite(noise_variance, "noise_variance") < 0:
         raise ValueError(f"noise_variance must be 0 or larger and finite, not {noise_variance}.")
+
+
+def _numbers(values: ArrayLike, name: str) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number or an array of numbers, not {values!r}.") from None
 
 
 def _half_sum(first: Any, root: Any, product: Any) -> Any:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 
+from trimtab.theory.checks import finite, whole
 from trimtab.theory.generalization import Generalization, check_noise
-from trimtab.theory.implicit_decay import check_batch_size, link
-from trimtab.theory.teacher_student import ESCAPED, Trajectory, check_setting, check_start
+from trimtab.theory.implicit_decay import link
+from trimtab.theory.teacher_student.dynamics import ESCAPED, Trajectory, check_setting, check_start
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -67,13 +68,13 @@ def measure_decay(
         points: Samples that each independent batch normalizes.
         seed: Of the draws.
     """
-    check_batch_size(batch_size)
-    if gamma == 0 or not np.isfinite([gamma, beta]).all():
-        raise ValueError(f"gamma must be finite and not 0, and beta finite, not {gamma} and {beta}.")
-    if batches < 2 or points < 1:
-        raise ValueError(f"batches must be at least 2 and points at least 1, not {batches} and {points}.")
+    batch_size = whole(batch_size, "batch_size", 4)
+    batches, points = whole(batches, "batches", 2), whole(points, "points")
+    finite(beta, "beta")
+    if finite(gamma, "gamma") == 0:
+        raise ValueError("gamma must not be 0.")
     potential, mean_label, _ = link(activation)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", 0))
     per_batch = np.empty(batches)
     chunk = max(1, _CHUNK // batch_size)
     for first in range(0, batches, chunk):
@@ -123,9 +124,8 @@ def simulate(
     """
     check_setting(method, eta, zeta, activation)
     t = check_start(times, method, gamma, overlap, length)
-    if inputs < 2 or runs < 1:
-        raise ValueError(f"inputs must be at least 2 and runs at least 1, not {inputs} and {runs}.")
-    rng = np.random.default_rng(seed)
+    inputs, runs = whole(inputs, "inputs", 2), whole(runs, "runs")
+    rng = np.random.default_rng(whole(seed, "seed", 0))
     g, slope = ACTIVATIONS[activation]
     teacher, w = _start(rng, inputs, runs, overlap, length)
     scale = np.full(runs, length if method == "sgd" else gamma)
@@ -183,16 +183,15 @@ def simulate_linear(
         length: L at the start; of "bn" only. With α < 1 no sample ever moves a part of w: what it starts with stays.
         seed: Of the draws.
     """
-    loads = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
     if method not in ("bn", "sgd"):
         raise ValueError(f"method must be bn or sgd, not {method!r}.")
-    check_batch_size(batch_size)
+    inputs, batch_size, steps = whole(inputs, "inputs"), whole(batch_size, "batch_size", 4), whole(steps, "steps")
     check_noise(noise_variance)
-    if loads.ndim != 1 or not np.all(np.isfinite(loads)) or np.any(loads * inputs < batch_size):
-        raise ValueError(f"alpha must be finite and give at least batch_size = {batch_size} samples each.")
-    if steps < 1 or not eta > 0 or not length > 0:
-        raise ValueError(f"steps, eta and length must be positive, not {steps}, {eta} and {length}.")
-    rng = np.random.default_rng(seed)
+    loads = _loads(alpha, inputs, batch_size)
+    for name, value in (("eta", eta), ("length", length)):
+        if finite(value, name) <= 0:
+            raise ValueError(f"{name} must be positive, not {value!r}.")
+    rng = np.random.default_rng(whole(seed, "seed", 0))
     samples = np.rint(loads * inputs).astype(int)
     teacher = rng.standard_normal(inputs, dtype=np.float32)
     teacher *= np.sqrt(inputs) / np.linalg.norm(teacher)
@@ -226,6 +225,18 @@ def batch_norm_gradient(h: Array, y: Array, gamma: Array) -> tuple[Array, Array]
     wrong = gamma * unit - y
     along = np.mean(wrong * unit, axis=1, keepdims=True)
     return gamma / sigma * (wrong - wrong.mean(axis=1, keepdims=True) - unit * along), along
+
+
+def _loads(alpha: ArrayLike, inputs: int, batch_size: int) -> Array:
+    try:
+        loads = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
+    except (TypeError, ValueError):
+        loads = np.empty(0)
+    if loads.ndim != 1 or not loads.size or not np.all(np.isfinite(loads)):
+        raise ValueError(f"alpha must be a finite number or a list of them, not {alpha!r}.")
+    if np.any(loads * inputs < batch_size):
+        raise ValueError(f"alpha must be large enough for batch_size = {batch_size} samples each, not {alpha!r}.")
+    return loads
 
 
 def _judge(

@@ -52,20 +52,27 @@ def contraction(distances: ArrayLike, hessian: ArrayLike, learning_rate: float) 
 def optimal_contraction(hessian: ArrayLike) -> Sides:
     """The rate r = (κ* − 1)/(κ* + 1) of the best learning rate, κ* without the eigenvalues 0 (bnp eq. 6 and Sec. 3.2).
 
-    The left side is the max |1 − αλ| at `optimal_learning_rate`.
+    The left side is the max |1 − αλ| at `optimal_learning_rate`; it is 1 at a saddle, where no α makes it less.
 
     Args:
         hessian: ∇²L at the minimizer, positive semi-definite.
     """
     spectrum, broken = _nonzero(hessian)
-    kappa = float(spectrum[-1] / spectrum[0])
-    left = float(np.abs(1 - optimal_learning_rate(hessian) * spectrum).max())
+    sizes = np.abs(spectrum)
+    kappa = float(sizes.max() / sizes.min())
+    left = 1.0 if broken else float(np.abs(1 - optimal_learning_rate(hessian) * spectrum).max())
     return Sides(left, (kappa - 1) / (kappa + 1), "==", 1.0, broken)
 
 
 def optimal_learning_rate(hessian: ArrayLike) -> float:
-    """α = 2/(λ*_min + λ_max), of the nonzero eigenvalues (bnp, before eq. 6)."""
-    spectrum, _ = _nonzero(hessian)
+    """α = 2/(λ*_min + λ_max), of the nonzero eigenvalues (bnp, before eq. 6).
+
+    Raises:
+        ValueError: If an eigenvalue is below 0: no step size is the best then.
+    """
+    spectrum, broken = _nonzero(hessian)
+    if broken:
+        raise ValueError("hessian has an eigenvalue below 0, so that no learning rate is the best.")
     return float(2 / (spectrum[0] + spectrum[-1]))
 
 

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trimtab.theory.bounds.inputs import augment, matrices
-from trimtab.theory.bounds.sides import Array, Form, Sides, array, check_form, shaped, symmetric
+from trimtab.theory.bounds.sides import Array, Form, Sides, array, check_form, number, shaped, symmetric
+from trimtab.theory.checks import whole
 
 
 def dense_hessian(hessian: ArrayLike, inputs: ArrayLike, curvature: ArrayLike) -> Sides:
@@ -53,8 +54,7 @@ def unfold(inputs: ArrayLike, kernel: int) -> Array:
         kernel: k, odd.
     """
     values = array(inputs, "inputs", 4)
-    if kernel < 1 or kernel % 2 == 0:
-        raise ValueError(f"kernel must be an odd number above 0, not {kernel}.")
+    kernel = _odd(kernel)
     border = (kernel // 2,) * 2
     padded = np.pad(values, ((0, 0), (0, 0), border, border))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), axis=(2, 3))
@@ -79,6 +79,7 @@ def convolution_as_product(
     """
     check_form(form)
     kernels = array(weight, "weight", 3)
+    number(bias, "bias")
     rows = augment(unfold(inputs, kernels.shape[1]))
     channels = kernels.transpose(0, 2, 1) if form == "corrected" else kernels
     left = array(outputs, "outputs", 3).transpose(0, 2, 1).ravel()
@@ -99,10 +100,9 @@ def convolution_hessian(hessian: ArrayLike, inputs: ArrayLike, kernel: int, bloc
         blocks: ∂²L/∂v_a² of each sample, (N, r·s, r·s), positions in the order of `unfold`'s rows.
     """
     rows = augment(unfold(inputs, kernel))
-    curvature = array(blocks, "blocks", 3)
-    samples = len(curvature)
+    samples = len(np.asarray(inputs))
     per_sample = rows.reshape(samples, -1, rows.shape[1])
-    shaped(curvature, "blocks", (samples, per_sample.shape[1], per_sample.shape[1]))
+    curvature = shaped(blocks, "blocks", (samples, per_sample.shape[1], per_sample.shape[1]))
     right = np.einsum("jpa,jpq,jqb->ab", per_sample, curvature, per_sample) / samples
     return Sides(symmetric(hessian, "hessian", rows.shape[1]), right, "==")
 
@@ -119,6 +119,7 @@ def site_means(inputs: ArrayLike, kernel: int) -> Sides:
         kernel: k, odd.
     """
     values = array(inputs, "inputs", 4)
+    kernel = _odd(kernel)
     height, width = values.shape[2:]
     means = np.repeat(values.mean((0, 2, 3)), kernel**2)
     share = (kernel - 1) * (1 / (2 * height) + 1 / (2 * width) - (kernel - 1) / (4 * height * width))
@@ -127,3 +128,9 @@ def site_means(inputs: ArrayLike, kernel: int) -> Sides:
     return Sides(
         np.abs(unfold(values, kernel).mean(0) - means), share * largest, scale=float(largest.max()), broken=broken
     )
+
+
+def _odd(kernel: int) -> int:
+    if whole(kernel, "kernel") % 2 == 0:
+        raise ValueError(f"kernel must be an odd number above 0, not {kernel}.")
+    return whole(kernel, "kernel")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trimtab.theory.bounds.sides import Array, Form, Sides, array, check_form, positive, shaped, symmetric
+from trimtab.theory.bounds.sides import Array, Form, Sides, array, check_form, number, positive, shaped, symmetric
 
 
 class Unit(NamedTuple):
@@ -38,6 +38,7 @@ def standardize(activations: ArrayLike) -> Unit:
 
 def bn_gradient(activations: ArrayLike, gamma: float, gradient: ArrayLike) -> Array:
     """∂L̂/∂y from ∂L/∂z (landscape Fact C.1 and eq. 5)."""
+    gamma = number(gamma, "gamma")
     unit = standardize(activations)
     return gamma / unit.sigma * unit.project(shaped(gradient, "gradient", unit.standard.shape))
 
@@ -45,8 +46,9 @@ def bn_gradient(activations: ArrayLike, gamma: float, gradient: ArrayLike) -> Ar
 def bn_hessian(activations: ArrayLike, gamma: float, gradient: ArrayLike, hessian: ArrayLike) -> Array:
     """∂²L̂/∂y∂y from the gradient and the Hessian H at z (landscape eqs. 40–42, collected).
 
-    γ²/σ² [QHQ − (1/mγ)(⟨g, ŷ⟩Q + (Qg)ŷᵀ + ŷ(Qg)ᵀ)], Q the projector that removes 1 and ŷ.
+    γ²/σ² QHQ − γ/(mσ²)(⟨g, ŷ⟩Q + (Qg)ŷᵀ + ŷ(Qg)ᵀ), Q the projector that removes 1 and ŷ.
     """
+    gamma = number(gamma, "gamma")
     unit = standardize(activations)
     size = len(unit.standard)
     slope = shaped(gradient, "gradient", (size,))
@@ -54,7 +56,7 @@ def bn_hessian(activations: ArrayLike, gamma: float, gradient: ArrayLike, hessia
     across = np.outer(projector @ slope, unit.standard)
     inner = (slope @ unit.standard) * projector + across + across.T
     curved = projector @ symmetric(hessian, "hessian", size) @ projector
-    return np.asarray(gamma**2 / unit.sigma**2 * (curved - inner / (size * gamma)), dtype=np.float64)
+    return np.asarray(gamma / unit.sigma**2 * (gamma * curved - inner / size), dtype=np.float64)
 
 
 def lipschitzness(activations: ArrayLike, gamma: float, gradient: ArrayLike, *, form: Form = "corrected") -> Sides:
@@ -70,6 +72,7 @@ def lipschitzness(activations: ArrayLike, gamma: float, gradient: ArrayLike, *, 
         form: With 1/m and "=", or, as printed, with 1/√m and "≤".
     """
     check_form(form)
+    gamma = number(gamma, "gamma")
     unit = standardize(activations)
     slope = shaped(gradient, "gradient", unit.standard.shape)
     size = len(slope)
@@ -97,6 +100,7 @@ def smoothness(
         form: "=" or, as printed, "≤".
     """
     check_form(form)
+    gamma = number(gamma, "gamma")
     unit = standardize(activations)
     slope = bn_gradient(activations, gamma, gradient)
     left = slope @ bn_hessian(activations, gamma, gradient, hessian) @ slope
@@ -185,6 +189,7 @@ def weight_lipschitzness(
         form: As corrected or as printed.
     """
     check_form(form)
+    gamma = number(gamma, "gamma")
     unit = standardize(activations)
     slope = shaped(gradient, "gradient", unit.standard.shape)
     squared = positive(radius, "radius") ** 2

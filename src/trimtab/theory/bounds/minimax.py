@@ -24,6 +24,7 @@ def largest_curvature(hessian: ArrayLike, gradient: ArrayLike, radius: float) ->
         gradient: v.
         radius: λ.
     """
+    positive(radius, "radius")
     vector = array(gradient, "gradient", 1)
     matrix = symmetric(hessian, "hessian", len(vector))
     size, height = float(np.linalg.norm(matrix, 2)), float(np.linalg.norm(vector)) / 2
@@ -79,7 +80,7 @@ def weight_smoothness(
         form: As corrected or as printed.
     """
     check_form(form)
-    positive(gamma, "gamma")
+    gamma = positive(gamma, "gamma")
     fourth = positive(radius, "radius") ** 4
     unit = standardize(activations)
     slope = bn_gradient(activations, gamma, gradient)

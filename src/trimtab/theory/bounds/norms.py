@@ -58,7 +58,7 @@ def seginer(draws: ArrayLike, order: float = 2.0, *, constant: float = 2.0) -> S
     values = array(draws, "draws", 3)
     rows, columns = (np.linalg.norm(values, axis=axis).max(1) for axis in (2, 1))
     powers = _norms(values) ** positive(order, "order")
-    right = constant**order * float((rows**order).mean() + (columns**order).mean())
+    right = positive(constant, "constant") ** order * float((rows**order).mean() + (columns**order).mean())
     limit = 2 * np.log(max(values.shape[1:]))
     return Sides(float(powers.mean()), right, broken=() if order <= limit else ("k at most 2 log max(m, n)",))
 

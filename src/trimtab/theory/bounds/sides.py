@@ -11,8 +11,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trimtab.theory.checks import finite
+
 Array = NDArray[np.float64]
 Form = Literal["corrected", "printed"]
+
+LARGEST = 1e75
+"""Numbers beyond this would leave the range of floating point in their fourth power."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +62,10 @@ def check_form(form: str) -> None:
 
 def array(value: ArrayLike, name: str, dimensions: int) -> Array:
     """The argument as an array of float64 with that many dimensions, not empty and finite."""
-    result = np.asarray(value, dtype=np.float64)
+    try:
+        result = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be an array of numbers with {dimensions} dimensions.") from None
     if result.ndim != dimensions:
         raise ValueError(f"{name} must have {dimensions} dimensions, not {result.ndim}.")
     if not result.size:
@@ -75,11 +83,20 @@ def shaped(value: ArrayLike, name: str, shape: tuple[int, ...]) -> Array:
     return result
 
 
+def number(value: float, name: str) -> float:
+    """The argument, which must be finite and not so large that its fourth power is not."""
+    result = finite(value, name)
+    if abs(result) > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST:g} in size, not {value}.")
+    return result
+
+
 def positive(value: float, name: str) -> float:
     """The argument, which must be a number above 0."""
-    if not (np.isfinite(value) and value > 0):
+    result = number(value, name)
+    if result <= 0:
         raise ValueError(f"{name} must be above 0, not {value}.")
-    return value
+    return result
 
 
 def symmetric(value: ArrayLike, name: str, size: int | None = None) -> Array:

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 
 from trimtab.theory.bounds.inputs import matrices
 from trimtab.theory.bounds.sides import Array, Form, Sides, array, check_form, positive, shaped
+from trimtab.theory.checks import whole
 
 
 def over_parametrized(
@@ -78,8 +79,7 @@ def bnp_operations(n_in: int, n_out: int, batch: int, *, form: Form = "corrected
         form: The sum as it comes out or as printed.
     """
     check_form(form)
-    for value, name in ((n_in, "n_in"), (n_out, "n_out"), (batch, "batch")):
-        positive(value, name)
+    n_in, n_out, batch = whole(n_in, "n_in"), whole(n_out, "n_out"), whole(batch, "batch")
     mean, variance = batch, 3 * batch
     running = 2 * 3 * n_in + 1
     regularized = 2 * n_in + 1 + 2  # and q², 1/q²
@@ -103,8 +103,7 @@ def bn_operations(n_in: int, batch: int, *, form: Form = "corrected") -> Sides:
         form: The sum with the closed form or as printed.
     """
     check_form(form)
-    positive(n_in, "n_in")
-    positive(batch, "batch")
+    n_in, batch = whole(n_in, "n_in"), whole(batch, "batch")
     statistics, forward = 4 * batch + 7, 4 * batch
     backward = (batch - 1) + (2 * batch - 1) + 3 + 4 * batch
     left = (statistics + forward + backward) * n_in

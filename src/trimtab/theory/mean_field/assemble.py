@@ -1,6 +1,6 @@
 """From a list of layer descriptions to the graph that the order parameters run through."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,8 @@ from trimtab.theory.mean_field.layers import Conv, Dense, Layer, MaxPool, Pool, 
 from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
 from trimtab.theory.mean_field.pooling import ActivatedMaxPool
 from trimtab.theory.mean_field.positions import Sites, Window
+
+LARGEST = 1e150  # the square of more is not finite
 
 # What still has to happen before a layer may read a value: normalization and activation, the activation alone, nothing.
 Pending = Literal["norm", "activation", "nothing"]
@@ -30,8 +32,9 @@ def assemble(
     Raises:
         ValueError: If layers do not fit to each other, or numbers to the layers.
     """
+    layers = tuple(layers) if isinstance(layers, Iterable) else ()
     if not layers or not all(isinstance(layer, Dense | Conv | Pool | Residual) for layer in layers):
-        raise ValueError("layers must be one or more of Dense, Conv, Pool, MaxPool and Residual.")
+        raise ValueError("layers must be a list of one or more of Dense, Conv, Pool, MaxPool and Residual.")
     if not isinstance(layers[-1], Dense | Conv):
         raise ValueError("layers must end with the linear output layer, a Dense or a Conv.")
     affine = len(list(_affine(layers)))
@@ -124,6 +127,8 @@ class Assembly:
     def _pool(self, pool: Pool) -> None:
         window = pool.window(self._size)
         if isinstance(pool, MaxPool) and self._pending != "nothing":
+            if _falls(self._activation):
+                raise ValueError("activation must not fall anywhere if a MaxPool follows it: its largest is not known.")
             self._normalize()
             self._append(ActivatedMaxPool(self._activation, window), self._last)
             self._pending = "nothing"
@@ -212,12 +217,52 @@ def _shape(channels: int, size: Sites) -> str:
     return f"{channels} channels of {size[0]}×{size[1]} positions"
 
 
+def refuse_gamma(gamma: float | Sequence[float], places: int) -> None:
+    """Refuse a γ that is not 1 where there is no normalization."""
+    if any(value != 1 for value in _numbers("gamma", gamma, places, "places of a normalization", negative=True)):
+        raise ValueError("gamma is that of a normalization, and norm is None: leave it out.")
+
+
+def check_activation(phi: Activation, given: object) -> None:
+    """Refuse a function that does not work on arrays, or not on all numbers.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    x = np.linspace(-6.0, 6.0, 241)
+    try:
+        with np.errstate(all="ignore"):
+            values = [np.asarray(function(x), dtype=float) for function in (phi.phi, phi.prime)]
+    except Exception as error:  # a function of one's own may raise anything
+        raise ValueError(
+            f"activation must work on numpy arrays, but {given!r} raises {type(error).__name__}: {error}"
+        ) from error
+    if any(value.shape != x.shape for value in values):
+        raise ValueError(f"activation must return an array of the shape that it gets, and {given!r} does not.")
+    if not np.isfinite(values).all():
+        raise ValueError(f"activation must be finite for all numbers, and {given!r} is not.")
+
+
+def _falls(phi: Activation) -> bool:
+    with np.errstate(all="ignore"):
+        values = np.asarray(phi.phi(np.linspace(-30.0, 30.0, 6001)), dtype=float)
+    return bool((np.diff(values) < -1e-12 * np.nanmax(np.abs(values))).any())
+
+
 def _numbers(name: str, given: float | Sequence[float], count: int, what: str, negative: bool = False) -> list[float]:
-    values = np.asarray(given, dtype=float)
+    try:
+        raw = np.asarray(given)
+        values = raw.astype(float) if raw.dtype.kind not in "US" else None
+    except (TypeError, ValueError):  # ragged, or of things that are no numbers
+        values = None
+    if values is None:
+        raise ValueError(f"{name} must be one number or {count}, one for each of the {what}, not {given!r}.")
     if values.ndim == 0:
         values = np.full(count, float(values))
     if values.shape != (count,):
         raise ValueError(f"{name} must be one number or {count}, one for each of the {what}, not {values.size}.")
     if not np.isfinite(values).all() or (not negative and (values < 0).any()):
         raise ValueError(f"{name} must be finite{'' if negative else ' and 0 or larger'}, not {given!r}.")
+    if (np.abs(values) > LARGEST).any():
+        raise ValueError(f"{name} must be at most {LARGEST:g} in size, not {given!r}.")
     return [float(value) for value in values]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from trimtab.theory.mean_field.activations import activation as find_activation
@@ -12,10 +13,20 @@ from trimtab.theory.mean_field.layers import Layer
 from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize
 from trimtab.theory.mean_field.pooling import ActivatedMaxPool
 
+
+class Erf(nn.Module):
+    """erf(x/√2)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entry by entry."""
+        return torch.erf(x / math.sqrt(2))
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
     "linear": nn.Identity,
+    "erf": Erf,
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
     "softplus": nn.Softplus,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from trimtab.theory.checks import finite, whole
 from trimtab.theory.mean_field.activations import Activation
 from trimtab.theory.mean_field.activations import activation as find_activation
-from trimtab.theory.mean_field.assemble import assemble
+from trimtab.theory.mean_field.assemble import assemble, check_activation, refuse_gamma
 from trimtab.theory.mean_field.graph import Flow, Gradient, Node, State, Term, propagate
 from trimtab.theory.mean_field.layers import Layer
 from trimtab.theory.mean_field.operations import Affine
@@ -143,17 +143,26 @@ def mean_field(
     """
     _check(norm=(norm, (None, "batch")), variant=(variant, ("exact", "paper")))
     _check(statistics=(statistics, ("frozen", "train")), positions=(positions, ("auto", "uniform", "grid")))
-    if samples is not None and samples < 1:
-        raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
+    if variant == "paper" and positions == "grid":
+        raise ValueError("positions must not be 'grid' with variant='paper', which takes all positions for alike.")
+    if variant == "paper" and statistics == "train":
+        raise ValueError("statistics must be 'frozen' with variant='paper', which has no formula for another.")
+    if norm is not None and gamma is None:
+        raise ValueError("gamma must be one number, or one for each place of a BatchNorm, not None.")
+    samples = None if samples is None else whole(samples, "samples")
     _check_start(q_hat0, q_hat0_xy, q_hat0_alphabeta)
+    phi = find_activation(activation)
+    check_activation(phi, activation)
     assembly = assemble(
         layers,
         sigma_w2=sigma_w2,
         sigma_b2=sigma_b2,
         gamma=gamma if norm else None,
-        activation=find_activation(activation),
+        activation=phi,
         frozen=statistics == "frozen",
     )
+    if norm is None:
+        refuse_gamma(gamma, assembly.places)
     height, width = assembly.start[1:]
     fits = assembly.padded and assembly.most_positions <= GRID_LIMIT
     layout: Layout = (
@@ -163,7 +172,13 @@ def mean_field(
         layout = Uniform((height, width))
     v, c = layout.fill(q_hat0, q_hat0_xy, q_hat0_alphabeta)
     start = State(layout, v, c)
-    flow = paper(assembly.nodes, start) if variant == "paper" else propagate(assembly.nodes, start)
+    with np.errstate(all="ignore"):  # said below
+        flow = paper(assembly.nodes, start) if variant == "paper" else propagate(assembly.nodes, start)
+    if not all(math.isfinite(term.value) and math.isfinite(term.diagonal) for term in flow.terms):
+        raise ValueError(
+            "sigma_w2, sigma_b2 or gamma are so large, or q_hat0_xy is so near to q_hat0 that BatchNorm has nothing "
+            "that varies: the eigenvalue is not a finite number."
+        )
     terms = tuple(term for term in flow.terms if bias_terms or term.parameter == "weight")
     kind = "grid" if isinstance(layout, Grid) else "uniform"
     return MeanField(orders(assembly.nodes, flow, start), terms, samples, variant, kind)
@@ -193,9 +208,10 @@ def _check(**choices: tuple[object, tuple[object, ...]]) -> None:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {given!r}.")
 
 
-def _check_start(v: ArrayLike, same: ArrayLike, other: ArrayLike) -> None:
-    for name, value in (("q_hat0", v), ("q_hat0_xy", same), ("q_hat0_alphabeta", other)):
-        if not np.isfinite(value).all():
-            raise ValueError(f"{name} must be a finite number, not {value!r}.")
-    if np.less(v, 0).any() or np.less(v, same).any():
-        raise ValueError(f"q_hat0 must be 0 or larger and no smaller than q_hat0_xy, not {v!r} with {same!r}.")
+def _check_start(mean_square: float, same: float, other: float) -> None:
+    """Refuse moments that no data have: a product of two samples is no larger than the mean square, either way."""
+    if finite(mean_square, "q_hat0") < 0:
+        raise ValueError(f"q_hat0 must be 0 or larger, not {mean_square!r}.")
+    for name, value in (("q_hat0_xy", same), ("q_hat0_alphabeta", other)):
+        if abs(finite(value, name)) > mean_square:
+            raise ValueError(f"{name} must be no larger in size than q_hat0 = {mean_square!r}, not {value!r}.")

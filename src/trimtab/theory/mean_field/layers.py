@@ -1,9 +1,10 @@
 """Descriptions of layers, for `mean_field`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trimtab.theory.checks import whole
 from trimtab.theory.mean_field.positions import Sites, Window
 
 
@@ -13,10 +14,12 @@ def pair(value: object, name: str, least: int = 1) -> Sites:
     Raises:
         ValueError: If it is neither, or one is below `least`.
     """
-    both = (value, value) if isinstance(value, int) else value
-    if not isinstance(both, Sequence) or len(both) != 2 or not all(_whole(n, least) for n in both):
-        raise ValueError(f"{name} must be a whole number, {least} or larger, or two of them, not {value!r}.")
-    return both[0], both[1]
+    both = value if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
+    try:
+        first, second = (whole(n, name, least) for n in both)
+    except ValueError:  # one is no such number, or they are not two
+        raise ValueError(f"{name} must be a whole number, {least} or larger, or two of them, not {value!r}.") from None
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Dense:
 
     def __post_init__(self) -> None:
         """Refuse what is no width."""
-        _check_widths(width_in=self.width_in, width_out=self.width_out)
+        _set_widths(self, "width_in", "width_out")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Conv:
 
     def __post_init__(self) -> None:
         """Refuse what is no convolution."""
-        _check_widths(channels_in=self.channels_in, channels_out=self.channels_out)
+        _set_widths(self, "channels_in", "channels_out")
         _ = self.window
         if self.size is not None:
             pair(self.size, "size")
@@ -121,9 +124,13 @@ class Residual:
     def __init__(
         self, branch: Sequence[Dense | Conv], shortcut: Dense | Conv | None = None, preactivation: bool = True
     ) -> None:
-        layers: tuple[Any, ...] = tuple(branch)
+        layers: tuple[Any, ...] = tuple(branch) if isinstance(branch, Iterable) else ()
         if not layers or not all(isinstance(layer, Dense | Conv) for layer in layers):
-            raise ValueError("branch must be one or more Dense or Conv layers.")
+            raise ValueError("branch must be a list of one or more Dense or Conv layers.")
+        if shortcut is not None and not isinstance(shortcut, Dense | Conv):
+            raise ValueError(f"shortcut must be None or one Dense or Conv layer, not {shortcut!r}.")
+        if not isinstance(preactivation, bool):
+            raise ValueError(f"preactivation must be True or False, not {preactivation!r}.")
         object.__setattr__(self, "branch", layers)
         object.__setattr__(self, "shortcut", shortcut)
         object.__setattr__(self, "preactivation", preactivation)
@@ -136,11 +143,7 @@ def _window(layer: Conv) -> Window:
     return Window(pair(layer.kernel, "kernel"), pair(layer.stride, "stride"), pair(layer.padding, "padding", least=0))
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _check_widths(**widths: object) -> None:
-    for name, value in widths.items():
-        if not _whole(value, 1):
-            raise ValueError(f"{name} must be a whole number, 1 or larger, not {value!r}.")
+def _set_widths(layer: Dense | Conv, *names: str) -> None:
+    """Widths as Python's own whole numbers, whichever they were."""
+    for name in names:
+        object.__setattr__(layer, name, whole(getattr(layer, name), name))
