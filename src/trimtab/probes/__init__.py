@@ -9,7 +9,7 @@ from trimtab.probes.layer_noise import LayerNoise
 from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult
 from trimtab.probes.result import LossFunction, Probe, Result
-from trimtab.probes.spectrum import Jacobian, fisher_lambda_max, lanczos_max
+from trimtab.probes.spectrum import Jacobian, Spectrum, SpectrumResult, fisher_lambda_max, lanczos_max
 from trimtab.probes.splitting import split_batch
 from trimtab.probes.surface import Surface
 
@@ -36,6 +36,8 @@ __all__ = [
     "Probe",
     "RandomLandscape",
     "Result",
+    "Spectrum",
+    "SpectrumResult",
     "Surface",
     "fisher_lambda_max",
     "lanczos_max",

@@ -5,12 +5,12 @@ for each sample and output and a column for each parameter. Its nonzero eigenval
 large as the outputs are. The matrix of all parameters is never formed.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from trimtab.probes.spectrum.lanczos import lanczos_max
 from trimtab.probes.still import Statistics, Still
 
 Outputs = Literal["all", "sum"] | int
@@ -119,41 +119,6 @@ def fisher_lambda_max(
     if method == "gram" or (method == "auto" and jacobian.rows <= GRAM_ROWS):
         return float(torch.linalg.eigvalsh(jacobian.gram().double())[-1])
     return lanczos_max(jacobian.gram_times, jacobian.start(), tolerance=tolerance)
-
-
-def lanczos_max(
-    product: Callable[[Tensor], Tensor], start: Tensor, *, tolerance: float = 1e-4, most: int = 200
-) -> float:
-    """The largest eigenvalue of a symmetric matrix that is known by its products, by Lanczos' method.
-
-    Args:
-        product: The product of the matrix with a vector.
-        start: A vector that is not orthogonal to the eigenvector.
-        tolerance: It ends when the residual, which bounds the distance to an eigenvalue, is below this share of it.
-        most: It ends after so many products at the latest.
-    """
-    basis = [start / start.norm()]
-    diagonal: list[Tensor] = []
-    beside: list[Tensor] = []
-    value = 0.0
-    for _ in range(min(most, start.numel())):
-        vector = product(basis[-1])
-        diagonal.append(vector @ basis[-1])
-        for _ in range(2):  # twice is enough to stay orthogonal in floating point
-            for old in basis:
-                vector = vector - (vector @ old) * old
-        length = vector.norm()
-        small = torch.diag(torch.stack(diagonal).double())
-        if beside:
-            off = torch.stack(beside).double()
-            small = small + torch.diag(off, 1) + torch.diag(off, -1)
-        values, vectors = torch.linalg.eigh(small)
-        value = float(values[-1])
-        if float(length) * abs(float(vectors[-1, -1])) <= tolerance * abs(value):
-            break
-        basis.append(vector / length)
-        beside.append(length)
-    return value
 
 
 def _chosen(values: object, outputs: Outputs, samples: int) -> Tensor:

@@ -1,0 +1,191 @@
+"""Lanczos' method: the ends of the spectrum of a symmetric matrix that is known by its products with vectors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.probes.result import CannotMeasure
+from trimtab.probes.spectrum.basis import Basis
+
+Product = Callable[[Tensor], Tensor]
+"""The product of the matrix with a vector, as a new vector."""
+
+
+class Lanczos:
+    """The matrix A restricted to a growing space: AQ = QT + w bᵀ, with orthonormal rows Qᵀ and w orthogonal to them.
+
+    Each vector is orthogonalized against all before, so that no eigenvalue appears twice by rounding. T is
+    tridiagonal until `shrink` (thick restart: Wu and Simon, 2000).
+
+    Args:
+        product: The product with A.
+        start: Where to begin; it must not be zero.
+        noise: Where to take new directions from when the space is exhausted; None: it ends there.
+
+    Attributes:
+        basis: Q.
+        products: How many there were.
+        exhausted: Whether the space cannot grow: then AQ = QT.
+    """
+
+    def __init__(self, product: Product, start: Tensor, *, noise: torch.Generator | None = None) -> None:
+        length = float(start.norm())
+        if not length > 0:
+            raise ValueError("start must be a vector of finite length that is not zero.")
+        self.basis = Basis(start)
+        self.products = 0
+        self.exhausted = False
+        self._product = product
+        self._noise = noise
+        self._projected = torch.zeros(0, 0, dtype=torch.double)
+        self._beside = torch.zeros(0, dtype=torch.double)
+        self._next = start / length
+        self._rounding = 10 * torch.finfo(start.dtype).eps
+
+    def step(self) -> None:
+        """Grow by one vector, by one product.
+
+        Raises:
+            CannotMeasure: If the product is not finite.
+        """
+        size = len(self.basis)
+        vector = self._product(self.basis.append(self._next))
+        self.products += 1
+        components, length = self.basis.orthogonalize(vector)
+        projected = torch.zeros(size + 1, size + 1, dtype=torch.double)
+        projected[:size, :size] = self._projected
+        projected[size, :size] = projected[:size, size] = self._beside
+        projected[size, size] = components[size]
+        if not bool(torch.isfinite(projected).all()):
+            raise CannotMeasure("A product with the matrix has entries that are not finite.")
+        self._projected = projected
+        self._beside = torch.zeros(size + 1, dtype=torch.double)
+        if length > self._rounding * float(projected.abs().max()):
+            self._beside[size] = length
+            self._next = vector.div_(length)
+        else:
+            self._start_again(vector)
+
+    def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Values in ascending order, their residuals, and the vectors as columns, in terms of the basis.
+
+        Within its residual ‖Ax − θx‖ of each value θ there is an eigenvalue of A.
+        """
+        values, vectors = torch.linalg.eigh(self._projected)
+        return values, (self._beside @ vectors).abs(), vectors
+
+    def shrink(self, kept: Tensor) -> None:
+        """Keep some of the Ritz vectors only, by number."""
+        values, _, vectors = self.ritz()
+        self.basis.rotate(vectors[:, kept])
+        self._projected = torch.diag(values[kept])
+        self._beside = self._beside @ vectors[:, kept]
+
+    def _start_again(self, like: Tensor) -> None:
+        """All that A makes of the vectors is in their space: go on with anything outside."""
+        self.exhausted = True
+        if self._noise is None or len(self.basis) >= like.numel():
+            return
+        vector = gaussian(like, self._noise)
+        _, length = self.basis.orthogonalize(vector)
+        self._next = vector.div_(length)
+        self.exhausted = False
+
+
+@dataclass(frozen=True, eq=False)
+class Ritz:
+    """What Lanczos found.
+
+    Attributes:
+        values: All values of the last space, ascending; those at the ends are near eigenvalues.
+        residuals: Within its residual of each value there is an eigenvalue.
+        converged: Whether those asked for are within the tolerance.
+        basis: The last space; the trace of the matrix in it is the sum of the values.
+        products: How many there were.
+    """
+
+    values: Tensor
+    residuals: Tensor
+    converged: bool
+    basis: Basis
+    products: int
+
+
+def extremes(
+    product: Product,
+    start: Tensor,
+    *,
+    top: int = 1,
+    bottom: int = 0,
+    tolerance: float = 1e-2,
+    most_products: int = 100,
+    most_vectors: int = 32,
+    noise: torch.Generator | None = None,
+) -> Ritz:
+    """The ends of the spectrum of a symmetric matrix.
+
+    One start sees one eigenvector of each eigenvalue: an eigenvalue that is exactly repeated counts once.
+
+    Args:
+        product: The product with the matrix.
+        start: A vector that is not orthogonal to the eigenvectors looked for.
+        top: How many of the largest have to converge.
+        bottom: How many of the lowest have to.
+        tolerance: They have when their residuals are below this share of them (or are rounding).
+        most_products: It ends after so many products at the latest.
+        most_vectors: Of the basis; when it is full, its best part is kept and the rest given up.
+        noise: See `Lanczos`.
+
+    Raises:
+        CannotMeasure: If a product is not finite.
+    """
+    lanczos = Lanczos(product, start, noise=noise)
+    size, wanted = start.numel(), min(top + bottom, start.numel())
+    rounding = 10 * torch.finfo(start.dtype).eps
+    while True:
+        lanczos.step()
+        values, residuals, _ = lanczos.ritz()
+        ends = torch.cat([torch.arange(len(values))[len(values) - min(top, size) :], torch.arange(bottom)])
+        if lanczos.exhausted or len(values) == size:
+            converged = True
+        elif len(values) >= wanted:
+            enough = tolerance * values[ends].abs() + rounding * values.abs().max()
+            converged = bool((residuals[ends] <= enough).all())
+        else:
+            converged = False
+        if converged or lanczos.products >= most_products:
+            return Ritz(values, residuals, converged, lanczos.basis, lanczos.products)
+        if len(values) >= most_vectors:
+            lanczos.shrink(_best(most_vectors, top, bottom))
+
+
+def lanczos_max(product: Product, start: Tensor, *, tolerance: float = 1e-4, most: int = 200) -> float:
+    """The largest eigenvalue of a symmetric matrix that is known by its products, by Lanczos' method.
+
+    Args:
+        product: The product of the matrix with a vector.
+        start: A vector that is not orthogonal to the eigenvector.
+        tolerance: It ends when the residual, which bounds the distance to an eigenvalue, is below this share of it.
+        most: It ends after so many products at the latest.
+    """
+    return float(extremes(product, start, tolerance=tolerance, most_products=most, most_vectors=most).values[-1])
+
+
+def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Independent standard normal numbers, the same on all devices."""
+    return torch.randn(like.numel(), generator=generator, dtype=like.dtype).to(like.device)
+
+
+def signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Independent signs, +1 or −1, the same on all devices."""
+    return (2.0 * torch.randint(2, (like.numel(),), generator=generator) - 1).to(like.device, like.dtype)
+
+
+def _best(size: int, top: int, bottom: int) -> Tensor:
+    """Which Ritz vectors to keep: those asked for and some beside them, since these converge the faster for it."""
+    spare = (size - top - bottom) // 3
+    low = min(max(bottom, 1) + (spare if bottom else 0), size - 1)
+    high = min(top + spare, size - 1 - low)
+    return torch.cat([torch.arange(low), torch.arange(size - high, size)])

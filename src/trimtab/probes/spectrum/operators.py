@@ -1,0 +1,298 @@
+"""Products with the Hessian, the Gauss–Newton matrix and the Fisher matrix of a model held still.
+
+They exist as long as the graph of one forward and one gradient does, from which all products come.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from trimtab.probes.result import CannotMeasure
+from trimtab.probes.spectrum.lanczos import gaussian
+from trimtab.probes.surface import differentiate
+
+Leaves = dict[str, Tensor]
+_NO_SECOND = ("derivative for", "differentiate twice")
+
+
+class Curvature(ABC):
+    """A symmetric matrix with a row for each entry of some parameters.
+
+    Vectors are flat: the parameters' entries one after the other, in float32 at least.
+
+    Args:
+        leaves: The parameters.
+
+    Attributes:
+        size: Rows of the matrix.
+        products: How many there were, those with blocks of it not counted.
+        rank: The largest rank that it can have, as far as is known.
+        eps: The precision of its entries.
+    """
+
+    def __init__(self, leaves: Leaves) -> None:
+        self.leaves = leaves
+        tensors = list(leaves.values())
+        self._sizes = [t.numel() for t in tensors]
+        self.size = sum(self._sizes)
+        self.products = 0
+        self.eps = max(torch.finfo(t.dtype).eps for t in tensors)
+        kind = torch.float32
+        for tensor in tensors:
+            kind = torch.promote_types(kind, tensor.dtype)
+        self._like = torch.empty(0, dtype=kind, device=tensors[0].device)
+
+    @property
+    def rank(self) -> int:
+        """All rows."""
+        return self.size
+
+    def times(self, vector: Tensor) -> Tensor:
+        """The product with a vector."""
+        self.products += 1
+        parts = vector.split(self._sizes)
+        leaves = self.leaves.values()
+        return self.flat(self._times([p.view_as(t).to(t) for p, t in zip(parts, leaves, strict=True)]))
+
+    def flat(self, tensors: Iterable[Tensor]) -> Tensor:
+        """One tensor for each parameter as one vector."""
+        return torch.cat([t.detach().flatten().to(self._like) for t in tensors])
+
+    def start(self, noise: torch.Generator) -> Tensor:
+        """Where to begin Lanczos' method: half the gradient, which lies largely where the matrix is large, half noise.
+
+        (Gur-Ari, Roberts and Dyer, 2018, on the gradient.)
+        """
+        gradient = self.flat(self._gradient(noise))
+        vector = gaussian(gradient, noise)
+        length = float(gradient.norm())
+        if length > 0:
+            vector.add_(gradient, alpha=float(vector.norm()) / length)
+        return vector
+
+    def dense(self) -> Tensor:
+        """The matrix itself, by as many products as it has rows."""
+        rows = [self.times(row) for row in torch.eye(self.size, dtype=self._like.dtype, device=self._like.device)]
+        matrix = torch.stack(rows).double().cpu()
+        return (matrix + matrix.T) / 2
+
+    def eigenvalues(self) -> Tensor:
+        """All of them, ascending, by as many products as the matrix has rows."""
+        values: Tensor = torch.linalg.eigvalsh(self.dense())
+        return values
+
+    @abstractmethod
+    def block(self, names: Iterable[str]) -> "Curvature":
+        """The diagonal block of some of the parameters."""
+
+    @abstractmethod
+    def _times(self, vector: list[Tensor]) -> list[Tensor]:
+        """The product, one tensor for each parameter."""
+
+    @abstractmethod
+    def _gradient(self, noise: torch.Generator) -> list[Tensor]:
+        """A vector that is likely to be large where the matrix is."""
+
+
+class Hessian(Curvature):
+    """The second derivative of a loss, by the derivative of its gradient.
+
+    Args:
+        loss: As a function in torch's graph.
+        leaves: The parameters.
+        gradient: Of the loss, in torch's graph; None: it is computed.
+
+    Raises:
+        CannotMeasure: If loss or gradient are not finite.
+    """
+
+    def __init__(self, loss: Tensor, leaves: Leaves, gradient: Leaves | None = None) -> None:
+        super().__init__(leaves)
+        self._loss = loss
+        if gradient is None:
+            finite(loss, "The loss is not finite.")
+            gradient = differentiate(loss, leaves, create_graph=True)
+            finite(torch.stack([g.detach().double().norm() for g in gradient.values()]), "The gradient is not finite.")
+            _no_dead_ends(gradient.values())
+        self._slope = gradient
+
+    def block(self, names: Iterable[str]) -> "Hessian":
+        """The diagonal block of some of the parameters, from the same graph."""
+        names = list(names)
+        return Hessian(self._loss, _some(self.leaves, names), _some(self._slope, names))
+
+    def _times(self, vector: list[Tensor]) -> list[Tensor]:
+        return _pull(self._slope.values(), self.leaves.values(), vector)
+
+    def _gradient(self, noise: torch.Generator) -> list[Tensor]:
+        return list(self._slope.values())
+
+
+class GaussNewton(Curvature):
+    """JᵀSJ, with J the derivative of a network's outputs and S a symmetric matrix over them.
+
+    Args:
+        outputs: Of the network, in torch's graph.
+        leaves: The parameters.
+        inner: The product with S.
+        pulled: For blocks.
+
+    Raises:
+        CannotMeasure: If an output is not finite.
+    """
+
+    def __init__(
+        self,
+        outputs: Tensor,
+        leaves: Leaves,
+        inner: Callable[[Tensor], Tensor],
+        pulled: tuple[Tensor, Leaves] | None = None,
+    ) -> None:
+        super().__init__(leaves)
+        self._outputs = outputs
+        self._inner = inner
+        if pulled is None:
+            finite(outputs, "The outputs are not finite.")
+            # Jᵀu is linear in u, so that its derivative with respect to u is the product with J.
+            u = torch.zeros_like(outputs, requires_grad=True)
+            back = torch.autograd.grad(outputs, list(leaves.values()), u, create_graph=True, materialize_grads=True)
+            _no_dead_ends(back)
+            pulled = u, dict(zip(leaves, back, strict=True))
+        self._u, self._pulled = pulled
+
+    @property
+    def rank(self) -> int:
+        """At most the number of outputs."""
+        return min(self.size, self._outputs.numel())
+
+    def block(self, names: Iterable[str]) -> "GaussNewton":
+        """The diagonal block of some of the parameters, from the same graph."""
+        names = list(names)
+        return GaussNewton(self._outputs, _some(self.leaves, names), self._inner, (self._u, _some(self._pulled, names)))
+
+    def eigenvalues(self) -> Tensor:
+        """All of them, ascending, by one product for each output (or parameter, if these are fewer).
+
+        Those that are not zero are those of K^½ S K^½, K = JJᵀ.
+        """
+        count = self._outputs.numel()
+        if count >= self.size:
+            return super().eigenvalues()
+        self.products += count
+        units = torch.eye(count, dtype=self._outputs.dtype, device=self._outputs.device)
+        rows = [self._back(unit.view_as(self._outputs)) for unit in units]
+        gram = torch.stack([self._forth(row).flatten() for row in rows]).double().cpu()
+        outer = torch.stack([self._inner(unit.view_as(self._outputs)).flatten() for unit in units]).double().cpu()
+        values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
+        root = vectors * values.clamp(min=0).sqrt()
+        some = torch.linalg.eigvalsh(root.T @ (outer + outer.T) @ root / 2)
+        return torch.cat([some, some.new_zeros(self.size - count)]).sort().values
+
+    def _times(self, vector: list[Tensor]) -> list[Tensor]:
+        return self._back(self._inner(self._forth(vector)))
+
+    def _forth(self, vector: list[Tensor]) -> Tensor:
+        (result,) = _pull(self._pulled.values(), [self._u], vector)
+        return result
+
+    def _back(self, u: Tensor) -> list[Tensor]:
+        return _pull([self._outputs], self.leaves.values(), [u])
+
+    def _gradient(self, noise: torch.Generator) -> list[Tensor]:
+        # Near the vector of all ones, in which mean field finds the largest eigenvalue of ½‖f − y‖².
+        some = gaussian(self._outputs, noise).view_as(self._outputs)
+        return self._back(self._inner(1 + 0.3 * some))
+
+
+def of_criterion(outputs: Tensor, criterion: Callable[[Tensor, Any], Tensor], batch: Any) -> Callable[[Tensor], Tensor]:
+    """The product with the Hessian of a criterion with respect to the outputs.
+
+    Raises:
+        TypeError: If the criterion does not return one number.
+        CannotMeasure: If that is not finite.
+    """
+    place = outputs.detach().requires_grad_()
+    loss = criterion(place, batch)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise TypeError("criterion must return a tensor of one number.")
+    finite(loss, "The loss is not finite.")
+    slope = differentiate(loss.reshape(()), {"": place}, create_graph=True)[""]
+    return lambda h: _pull([slope], [place], [h])[0]
+
+
+def of_categorical(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """The product with (diag(p) − ppᵀ)/m, p the softmax over the last dimension, m the number of distributions."""
+    p = outputs.detach().softmax(-1)
+    count = p[..., 0].numel()
+    return lambda h: p * (h - (p * h).sum(-1, keepdim=True)) / count
+
+
+def of_gaussian(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """The product with I/m, m the number of samples: the first dimension."""
+    count = len(outputs)
+    return lambda h: h / count
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Let attention take the way that has second derivatives, and say so if an operation has none.
+
+    Raises:
+        CannotMeasure: If an operation has no second derivative.
+    """
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0]
+        if isinstance(error, torch.OutOfMemoryError) or not any(words in first for words in _NO_SECOND):
+            raise
+        raise CannotMeasure(f"An operation of the model has no second derivative: {first}") from None
+
+
+def finite(values: Tensor, otherwise: str) -> None:
+    """Say so if a number is not finite.
+
+    Raises:
+        CannotMeasure: If one is not.
+    """
+    if not bool(torch.isfinite(values.detach()).all()):
+        raise CannotMeasure(otherwise)
+
+
+def _pull(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
+    """The derivative of the weighted sum of some tensors, of which some may be constant; the graph stays."""
+    used = [(t, w) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
+    inputs = list(inputs)
+    if not used:
+        return [torch.zeros_like(t) for t in inputs]
+    found = torch.autograd.grad(
+        [t for t, _ in used], inputs, [w for _, w in used], retain_graph=True, materialize_grads=True
+    )
+    return [t.detach() for t in found]
+
+
+def _no_dead_ends(tensors: Iterable[Tensor]) -> None:
+    """Say so if a derivative would leave out what passes through an operation that can be differentiated once only.
+
+    Torch marks such a place by an error that is raised only if one passes it; autograd.grad takes no path that does
+    not lead to a parameter, and that one leads nowhere.
+    """
+    ahead, seen = [t.grad_fn for t in tensors], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::Error":
+            raise CannotMeasure("An operation of the model has no second derivative.")
+        ahead += [following for following, _ in node.next_functions]
+
+
+def _some(tensors: Mapping[str, Tensor], names: list[str]) -> Leaves:
+    return {name: tensors[name] for name in names}
