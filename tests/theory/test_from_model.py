@@ -332,7 +332,7 @@ def test_biases_that_have_a_mean(bias: float) -> None:
 
 def test_weights_that_have_a_mean_are_said() -> None:
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 1))
-    nn.init.uniform_(model[0].weight, 0.0, 0.1)
+    nn.init.constant_(model[0].weight, 0.05)
     assert any("0.weight has a mean of 0.05" in sentence for sentence in predict(model, (20,)).unseen)
 
 

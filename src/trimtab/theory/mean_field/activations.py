@@ -187,6 +187,8 @@ class Quadrature:
 
 def _enough(variance: float) -> int:
     """Steps that are fine enough for preactivations of that variance; an even number."""
+    if not np.isfinite(variance):  # whoever gave such numbers is told elsewhere
+        return STEPS
     return 2 * int(np.clip(np.ceil(REACH * np.sqrt(variance) / FINEST), STEPS // 2, MOST_STEPS // 2))
 
 
