@@ -21,8 +21,10 @@ from tests.probes.odd_models import (
     assert_memory_is_given_back,
     assert_training_is_the_same,
     batchnorm,
+    deep,
     loss_fn,
     odd_model,
+    peak_memory,
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import CovariateShift, CovariateShiftResult
@@ -190,6 +192,16 @@ def test_failures_and_memory() -> None:
     bnp.detach()
     result = CovariateShift(optimizer=torch.optim.LBFGS(model.parameters()))(model, loss_fn, a_batch())
     assert isinstance(result, CovariateShiftResult) and not result.layers and "closure" in result.problem
+
+
+def test_peak_memory() -> None:
+    assert peak_memory(CovariateShift(step_size=0.1), deep()) == pytest.approx(3, abs=0.1)
+    model = deep()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 300)).sum().backward()
+    optimizer.step()
+    # Adam's state is two tensors for each parameter, and its step needs another one for a layer.
+    assert peak_memory(CovariateShift(optimizer=optimizer), model, optimizer) == pytest.approx(5.15, abs=0.15)
 
 
 @pytest.mark.parametrize(
