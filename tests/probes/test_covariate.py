@@ -154,7 +154,8 @@ def test_sparse_gradients() -> None:
 
 def test_an_update_that_diverges_is_a_finding() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    result = CovariateShift(step_size=1e38)(model, lambda m, b: m(b["x"]).pow(4).sum(), a_batch())
+    with torch.autograd.set_detect_anomaly(True):
+        result = CovariateShift(step_size=1e38)(model, lambda m, b: m(b["x"]).pow(4).sum(), a_batch())
     assert result.problem is None
     assert result.layers[1].distance == math.inf and math.isnan(result.layers[1].cosine)
 

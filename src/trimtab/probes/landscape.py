@@ -148,11 +148,8 @@ class Landscape(Probe[LandscapeResult]):
         Raises:
             CannotMeasure: If loss or gradient are not finite at θ, or there is no way to go.
         """
-        # A far point may well have a gradient that is not a number, which the training's own search must not see.
-        with torch.autograd.set_detect_anomaly(False):
-            return self._walk(Surface(model, loss_fn, batch, statistics=self.statistics), self._step_size())
-
-    def _walk(self, surface: Surface, step_size: float) -> LandscapeResult:
+        step_size = self._step_size()
+        surface = Surface(model, loss_fn, batch, statistics=self.statistics)
         loss, gradient = surface.gradient()
         size = length(gradient.values())
         direction: Point = gradient
