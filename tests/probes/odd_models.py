@@ -2,12 +2,14 @@
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import trimtab
 from trimtab.probes.result import Probe, Result
@@ -173,6 +175,49 @@ def assert_failures_are_said(probe: Probe[Any], model: nn.Module) -> None:
     assert isinstance(result, probe.result) and result.to_dict()["problem"] == "Out of memory."
     with pytest.raises(RuntimeError, match="mistake"):
         probe(model, fails(RuntimeError("mistake")), a_batch())
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of tensors within it that are not known before, and how many there were at most at a time."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known = {t.untyped_storage()._cdata for t in known}
+        self._alive: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for storage in (t.untyped_storage() for t in tree_leaves(out) if isinstance(t, Tensor)):
+            if storage._cdata not in self._known and storage._cdata not in self._alive:
+                self._alive[storage._cdata] = storage.nbytes()
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self._gone, storage._cdata)
+        return out
+
+    def _gone(self, key: int) -> None:
+        self.now -= self._alive.pop(key)
+
+
+def peak_memory(probe: Probe[Any], model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> float:
+    """The most memory that a probe takes at a time, as a multiple of that of the parameters."""
+
+    def small(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean()
+
+    batch = torch.ones(2, 300)
+    state = [t for each in optimizer.state.values() for t in each.values()] if optimizer is not None else []
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    with Peak([*model.parameters(), *gradients, *state, batch]) as peak:
+        assert probe(model, small, batch).problem is None
+    assert peak.now == 0
+    return peak.most / sum(p.nbytes for p in model.parameters())
+
+
+def deep() -> nn.Module:
+    """Has parameters that are large beside what it puts out."""
+    return nn.Sequential(*[nn.Linear(300, 300) for _ in range(10)])
 
 
 def assert_memory_is_given_back(probe: Probe[Any], model: nn.Module) -> None:

@@ -21,8 +21,10 @@ from tests.probes.odd_models import (
     assert_memory_is_given_back,
     assert_training_is_the_same,
     batchnorm,
+    deep,
     loss_fn,
     odd_model,
+    peak_memory,
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import CovariateShift, CovariateShiftResult
@@ -152,7 +154,8 @@ def test_sparse_gradients() -> None:
 
 def test_an_update_that_diverges_is_a_finding() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    result = CovariateShift(step_size=1e38)(model, lambda m, b: m(b["x"]).pow(4).sum(), a_batch())
+    with torch.autograd.set_detect_anomaly(True):
+        result = CovariateShift(step_size=1e38)(model, lambda m, b: m(b["x"]).pow(4).sum(), a_batch())
     assert result.problem is None
     assert result.layers[1].distance == math.inf and math.isnan(result.layers[1].cosine)
 
@@ -190,6 +193,16 @@ def test_failures_and_memory() -> None:
     bnp.detach()
     result = CovariateShift(optimizer=torch.optim.LBFGS(model.parameters()))(model, loss_fn, a_batch())
     assert isinstance(result, CovariateShiftResult) and not result.layers and "closure" in result.problem
+
+
+def test_peak_memory() -> None:
+    assert peak_memory(CovariateShift(step_size=0.1), deep()) == pytest.approx(3, abs=0.1)
+    model = deep()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 300)).sum().backward()
+    optimizer.step()
+    # Adam's state is two tensors for each parameter, and its step needs another one for a layer.
+    assert peak_memory(CovariateShift(optimizer=optimizer), model, optimizer) == pytest.approx(5.15, abs=0.15)
 
 
 @pytest.mark.parametrize(

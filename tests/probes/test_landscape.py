@@ -19,8 +19,10 @@ from tests.probes.odd_models import (
     assert_memory_is_given_back,
     assert_training_is_the_same,
     batchnorm,
+    deep,
     loss_fn,
     odd_model,
+    peak_memory,
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import Landscape, LandscapeResult
@@ -230,6 +232,11 @@ def test_failures_and_memory() -> None:
     probe = Landscape(step_size=0.1)
     assert_failures_are_said(probe, batchnorm())
     assert_memory_is_given_back(probe, batchnorm())
+
+
+def test_peak_memory() -> None:
+    assert peak_memory(Landscape(step_size=0.1), deep()) == pytest.approx(3, abs=0.1)
+    assert peak_memory(Landscape(step_size=0.1, direction="random"), deep()) == pytest.approx(4, abs=0.1)
 
 
 def test_one_forward_and_backward_a_point() -> None:

@@ -184,6 +184,21 @@ def test_wrappers_are_looked_through(batch: dict[str, Tensor]) -> None:
     assert Surface(torch.compile(model), loss_fn, batch).loss() == value
 
 
+def test_compiled_parts_are_run_as_they_were_written(batch: dict[str, Tensor]) -> None:
+    def curvature(loss: Tensor, leaves: dict[str, Tensor]) -> float:
+        gradient = differentiate(loss, leaves, create_graph=True)
+        second = differentiate(sum(g.square().sum() for g in gradient.values()), leaves)
+        return float(torch.stack([g.sum() for g in second.values()]).sum())
+
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    expected = Surface(model, loss_fn, batch).inside(curvature)
+    part = nn.Sequential(torch.compile(model[0], backend="aot_eager"), *model[1:])
+    assert Surface(part, loss_fn, batch).inside(curvature) == pytest.approx(expected)
+    model.compile(backend="aot_eager")
+    model(batch["x"])
+    assert Surface(model, loss_fn, batch).inside(curvature) == pytest.approx(expected)
+
+
 def test_parameters_belong_to_layers() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2)))
     assert set(by_layer(dict(model.named_parameters()))) == {"0", "1.0"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -34,6 +34,19 @@ class Own(SGD):
                 if p.grad is not None:
                     p.grad.mul_(self.sums[0] + getattr(p, "mark", 0)).add_(torch.rand(p.shape).to(p), alpha=1e-3)
                     p.sub_(p.grad, alpha=group["lr"])
+
+
+class NotToCopy:
+    """A hook that may hold anything."""
+
+    def __init__(self, seen: list[object]) -> None:
+        self.seen = seen
+
+    def __call__(self, *args: object) -> None:
+        self.seen.append(args)
+
+    def __deepcopy__(self, memo: object) -> None:
+        raise TypeError("not to be copied")
 
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
@@ -128,6 +141,43 @@ def test_two_bnps_and_parameters_of_others() -> None:
         assert all(torch.equal(foretold[name], p) for name, p in model.named_parameters())
 
 
+def test_a_model_beside_it_in_the_loss_is_left_alone() -> None:
+    model, judge = nn.Linear(4, 3), nn.Linear(3, 3)
+    optimizer = SGD([*model.parameters(), *judge.parameters()], 0.1)
+    both = nn.ModuleList([model, judge])
+    bnp = trimtab.BNP(both, rho=0.5).attach(optimizer)
+
+    def judged(model: nn.Module, batch: dict) -> Tensor:
+        return nn.functional.cross_entropy(judge(model(batch["x"])), batch["y"])
+
+    for _ in range(2):
+        optimizer.zero_grad()
+        judged(model, a_batch()).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    judged(model, a_batch()).backward()
+    with untouched(both, optimizer, bnp):
+        *_, foretold = next_step(Surface(model, judged, a_batch()), optimizer)
+    assert foretold.keys() == {"weight", "bias"}
+    optimizer.step()
+    assert all(torch.equal(foretold[name], p) for name, p in model.named_parameters())
+
+
+def test_a_rehearsal_says_nothing() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = SGD(model.parameters(), 0.1)
+    trimtab.BNP(model).attach(optimizer)
+    large = {"x": 1e25 * a_batch()["x"]}  # its variance is not finite in float32, but its gradient is
+
+    def small(model: nn.Module, batch: dict) -> Tensor:
+        return 1e-25 * model(batch["x"]).sum()
+
+    next_step(Surface(model, small, large), optimizer)
+    small(model, large).backward()
+    with pytest.warns(UserWarning, match="not finite"):
+        optimizer.step()
+
+
 def test_rows_that_wait_for_a_step_stay_and_do_not_count() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     optimizer = SGD(model.parameters(), 0.1)
@@ -148,8 +198,8 @@ def test_schedulers_and_hooks_see_nothing() -> None:
     optimizer = SGD(model.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     seen: list[object] = []
-    optimizer.register_step_pre_hook(lambda *args: seen.append(args))
-    optimizer.register_step_post_hook(lambda *args: seen.append(args))
+    optimizer.register_step_pre_hook(NotToCopy(seen))
+    optimizer.register_step_post_hook(NotToCopy(seen))
     handle = register_optimizer_step_post_hook(lambda *args: seen.append(args))
     patched = vars(optimizer)["step"]
     counts = getattr(optimizer, "_opt_called", None), scheduler.last_epoch

@@ -114,7 +114,8 @@ class CovariateShift(Probe[CovariateShiftResult]):
             point |= update
             moved = moved or bool(update)
         # Only here are the numbers asked for: a GPU is not waited for at each layer.
-        numbers = torch.stack(list(found.values())).tolist() if found else []
+        rows = list(found.values())
+        numbers = torch.stack([row.to(rows[0].device) for row in rows]).tolist() if rows else []
         shifts = (_shift(layer, *row) for layer, row in zip(found, numbers, strict=True))
         return CovariateShiftResult(loss=loss, layers=tuple(shifts))
 

@@ -37,7 +37,7 @@ class LandscapeResult(Result):
         losses: L(θ − sηd) for each s.
         gradient_norms: ‖∇L(θ − sηd)‖ for each s.
         gradient_changes: ‖∇L(θ) − ∇L(θ − sηd)‖ for each s, the gradient predictiveness.
-        distances: How far θ − sηd is from θ as it was really computed, rounding included, for each s.
+        distances: How far θ − sηd is from θ, for each s; for parameters in half precision as it is after rounding.
     """
 
     loss: float = math.nan
@@ -148,23 +148,23 @@ class Landscape(Probe[LandscapeResult]):
         Raises:
             CannotMeasure: If loss or gradient are not finite at θ, or there is no way to go.
         """
-        # A far point may well have a gradient that is not a number, which the training's own search must not see.
-        with torch.autograd.set_detect_anomaly(False):
-            return self._walk(Surface(model, loss_fn, batch, statistics=self.statistics), self._step_size())
-
-    def _walk(self, surface: Surface, step_size: float) -> LandscapeResult:
+        step_size = self._step_size()
+        surface = Surface(model, loss_fn, batch, statistics=self.statistics)
         loss, gradient = surface.gradient()
+        size = length(gradient.values())
         direction: Point = gradient
+        span = size
         if self.direction == "random":
             direction = filter_normalized(surface.still.model, surface.here, self.seed)
-            if not bool(length(direction.values())):
+            span = length(direction.values())
+            if not bool(span):
                 raise CannotMeasure("The model has no trained weight of two dimensions to draw a direction for.")
-        points = [_look(surface, gradient, direction, -s * step_size) for s in self.multiples]
+        points = [_look(surface, gradient, direction, -s * step_size, span) for s in self.multiples]
         # Only here are the numbers asked for: a GPU is not waited for at each point.
         losses, norms, changes, distances = torch.stack(points).T.tolist()
         return LandscapeResult(
             loss=loss,
-            gradient_norm=float(length(gradient.values())),
+            gradient_norm=float(size),
             step_size=step_size,
             direction=self.direction,
             multiples=self.multiples,
@@ -184,14 +184,15 @@ class Landscape(Probe[LandscapeResult]):
         return rate
 
 
-def _look(surface: Surface, gradient: Point, direction: Point, distance: float) -> Tensor:
+def _look(surface: Surface, gradient: Point, direction: Point, distance: float, span: Tensor) -> Tensor:
     """At one point: the loss, the norm of its gradient, that gradient's distance to `gradient`, the point's to θ."""
     point = along(surface.here, direction, distance)
-    moved = between(point, surface.here)
+    coarse = any(value.dtype.itemsize < 4 for value in point.values())  # then much of a step is lost by rounding
+    moved = between(point, surface.here) if coarse else abs(distance) * span
     loss, there = surface.inside(lambda loss, leaves: (loss.detach(), differentiate(loss, leaves)), point)
     del point  # before the difference of the gradients takes as much memory
-    numbers = (loss.double(), length(there.values()), between(there, gradient), moved)
-    return torch.stack([number.to(loss.device) for number in numbers])
+    numbers = (loss, length(there.values()), between(there, gradient), moved)
+    return torch.stack([number.to(loss.device, torch.float64) for number in numbers])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,8 @@ class Still:
         tensors |= {f"model.{name}": buffer.clone() for name, buffer in self.model.named_buffers()}
         with unobserved(), _same_dice(self.model, self._devices), _attributes_kept(self.model), torch.enable_grad():
             self._set_modes()
-            with _not_compiled():
+            # What is not a number here is a finding, and no anomaly of the training.
+            with _not_compiled(), torch.autograd.set_detect_anomaly(False):
                 result: T = functional_call(self._stage, tensors, (work,))
         return result
 

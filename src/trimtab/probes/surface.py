@@ -1,5 +1,6 @@
 """The loss of a model on one batch as a function of its parameters."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -99,7 +100,9 @@ def check_finite(loss: Tensor, gradient: Point) -> float:
         CannotMeasure: If it or something in the gradient is not finite.
     """
     value = _finite(loss)
-    if not all(bool(torch.isfinite(g).all()) for g in gradient.values()):
+    # The largest entries are faster than isfinite of all, and asked for at once: a GPU is waited for only once.
+    largest = [torch.linalg.vector_norm(g, ord=math.inf) for g in gradient.values() if g.numel()]
+    if not all(map(math.isfinite, torch.stack([norm.to(loss.device, torch.float64) for norm in largest]).tolist())):
         raise CannotMeasure("The gradient has entries that are not finite.")
     return value
 
