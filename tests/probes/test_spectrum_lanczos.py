@@ -109,6 +109,22 @@ def test_single_precision_keeps_its_basis_orthogonal() -> None:
     assert (vectors @ vectors.T - torch.eye(len(vectors))).abs().max() < 1e-5
 
 
+def test_long_vectors_of_single_precision() -> None:
+    """On 4 million entries a plain float32 sum of squares is wrong in the fourth digit on a processor."""
+    generator = torch.Generator().manual_seed(0)
+    basis = Basis(torch.zeros(1 << 22))
+    for _ in range(3):
+        vector = torch.randn(1 << 22, generator=generator)
+        _, length = basis.orthogonalize(vector)
+        assert length == pytest.approx(float(vector.double().norm()), rel=1e-6)
+        basis.append(vector / length)
+    (vectors,) = basis._filled()
+    assert (vectors.double() @ vectors.double().T - torch.eye(3)).abs().max() < 1e-6
+    diagonal = torch.linspace(0, 1, 1 << 22)
+    diagonal[-1] = 3.0
+    assert lanczos_max(lambda v: diagonal * v, torch.ones(1 << 22), tolerance=1e-4, most=40) == pytest.approx(3, 1e-6)
+
+
 def test_an_exhausted_space() -> None:
     """The start is in a space of two dimensions that the matrix does not leave."""
     matrix = torch.diag(torch.tensor([1.0, 2.0, 5.0, 7.0], dtype=torch.double))
