@@ -85,13 +85,15 @@ class Lanczos:
 
     def _start_again(self, like: Tensor) -> None:
         """All that A makes of the vectors is in their space: go on with anything outside."""
+        if self._noise is not None and len(self.basis) < like.numel():
+            for _ in range(5):
+                vector = gaussian(like, self._noise)
+                before = norm(vector)
+                _, length = self.basis.orthogonalize(vector)
+                if length > 1e-3 * before:  # else it is mostly rounding: draw another
+                    self._next = vector.div_(length)
+                    return
         self.exhausted = True
-        if self._noise is None or len(self.basis) >= like.numel():
-            return
-        vector = gaussian(like, self._noise)
-        _, length = self.basis.orthogonalize(vector)
-        self._next = vector.div_(length)
-        self.exhausted = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,10 +48,10 @@ class Spectrum(Probe[SpectrumResult]):
             for m samples, as for the mean of ½‖f − y‖² (meanfield, eq. 10; `fisher_lambda_max`). `loss_fn` is not
             called.
 
-    Peak memory, beyond the model: the graph of the gradient, which is about twice what a training step keeps, and about
-    four times that while a product is computed (ResNet-18); up to `most_vectors` vectors of the parameters' size for the
-    largest eigenvalues, which stay while the trace is estimated, and later `density_steps` of them for the density; a
-    few more in between.
+    Peak memory, beyond the model: the graph of the gradient, which is about twice what a training step keeps, and while
+    a product is computed about four times as much as a training step (ResNet-18); up to `most_vectors` vectors of the
+    parameters' size for the largest eigenvalues, which stay while the trace is estimated, and later `density_steps` of
+    them for the density; a few more in between.
 
     Attributes:
         matrix: Which matrix.
