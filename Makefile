@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-all lint format bench clean
 
 help:
 	@echo 'make demo      train small networks with and without BNP, print a table, write a page (about 2 minutes)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make test-all  the test suite with the slow tests'
 	@echo 'make lint      ruff, mypy, the import contract'
 	@echo 'make format    let ruff put the code in order'
+	@echo 'make bench     speed beside other libraries, as ratios (installs them; some minutes)'
 	@echo 'make clean     remove .venv and caches'
 
 # The stamp is written last: an interrupted set-up is taken up again.
@@ -43,6 +44,14 @@ lint: $(READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# What others' packages need may not replace the torch that is there.
+$(VENV)/.bench: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench
+	@$(BIN)/python benchmarks/hessian.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -121,14 +121,14 @@ def prepared(network: str, size: int, steps: int, device: str) -> tuple[nn.Modul
     return model, stream[-1], data
 
 
-def timed(contender: Contender, model: nn.Module, batch: Batch, tolerance: float) -> tuple[float, float, int]:
-    """Seconds, eigenvalue, products."""
+def timed(contender: Contender, model: nn.Module, batch: Batch, tolerance: float) -> tuple[float, ...]:
+    """Seconds, processor seconds of all threads, products, eigenvalue."""
     gc.collect()
-    begin = time.perf_counter()
+    begin, processor = time.perf_counter(), time.process_time()
     value, products = contender(model, batch, tolerance)  # numbers, so that a device has finished
-    seconds = time.perf_counter() - begin
+    seconds, processor = time.perf_counter() - begin, time.process_time() - processor
     model.zero_grad(set_to_none=True)  # where PyHessian leaves a graph
-    return seconds, value, products
+    return seconds, processor, products, value
 
 
 def main() -> None:
@@ -139,8 +139,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of training before")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tolerance", type=float, default=1e-2)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     told = parser.parse_args()
+    torch.set_num_threads(told.threads)
     model, batch, data = prepared(told.network, told.batch, told.steps, told.device)
     evaluation, training = partial(ours, statistics="eval"), partial(ours, statistics="train")
     contenders: dict[str, Contender] = {"trimtab": evaluation}
@@ -150,21 +152,21 @@ def main() -> None:
 
     where = f"{told.network} after {told.steps} steps on {data}, batch {told.batch}"
     print(f"Largest Hessian eigenvalue to {told.tolerance:g}: {where}.")
-    print(f"{told.device}, torch {torch.__version__}, {machine()}.", flush=True)
+    print(f"{told.device}, torch {torch.__version__}, {machine()}, {told.threads} threads.", flush=True)
     model.eval()
     for contender in contenders.values():
         timed(contender, model, (batch[0][:4], batch[1][:4]), 0.5)  # to warm up
     right = evaluation(model, batch, 1e-4)[0], training(model, batch, 1e-4)[0]
-    rounds: dict[str, list[tuple[float, float, int]]] = {name: [] for name in contenders}
+    rounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in contenders}
     for _ in range(told.repeats):
         for name, contender in contenders.items():
             rounds[name].append(timed(contender, model, batch, told.tolerance))
-    base = median(seconds for seconds, _, _ in rounds["trimtab"])
-    print(f"{'':<20}{'seconds':>9}{'ratio':>7}{'products':>10}{'eigenvalue':>12}{'off by':>9}")
+    base = median(seconds for seconds, *_ in rounds["trimtab"])
+    print(f"{'':<20}{'seconds':>9}{'ratio':>7}{'processor':>11}{'products':>10}{'eigenvalue':>12}{'off by':>9}")
     for name, found in rounds.items():
-        seconds, value, products = (median(column) for column in zip(*found, strict=True))
+        seconds, processor, products, value = (median(column) for column in zip(*found, strict=True))
         off = f"{100 * abs(value / right[name.endswith('train mode')] - 1):.2f} %"
-        print(f"{name:<20}{seconds:>9.2f}{seconds / base:>7.2f}{products:>10g}{value:>12.5g}{off:>9}")
+        print(f"{name:<20}{seconds:>9.2f}{seconds / base:>7.2f}{processor:>11.2f}{products:>10g}{value:>12.5g}{off:>9}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ SPECTRA = {
     "tiny": lambda n, rng: 1e-12 * rng.normal(size=n),
 }
 
+WITHIN = {"clustered": 1e-2}
+"""A residual bounds the distance to an eigenvalue: any of a cluster, if the start has hardly anything of the first."""
+
 
 def drawn(kind: str, size: int, seed: int) -> tuple[Tensor, np.ndarray]:
     """A symmetric matrix with a spectrum of that kind, and its eigenvalues by numpy, ascending."""
@@ -50,10 +53,11 @@ def test_both_ends_within_their_residuals(kind: str, size: int, seed: int, top: 
     noise = torch.Generator().manual_seed(seed)
     found = extremes(lambda v: matrix @ v, starting(size, seed), top=top, bottom=bottom, tolerance=1e-8, noise=noise)
     scale = np.abs(exact).max()
+    near = WITHIN.get(kind, 1e-7) * scale
     assert found.converged
-    assert found.values[-1] == pytest.approx(exact[-1], abs=1e-7 * scale)
+    assert found.values[-1] == pytest.approx(exact[-1], abs=near)
     if bottom:
-        assert found.values[0] == pytest.approx(exact[0], abs=1e-7 * scale)
+        assert found.values[0] == pytest.approx(exact[0], abs=near)
     for value, residual in zip(found.values, found.residuals, strict=True):
         assert np.abs(exact - float(value)).min() <= float(residual) + 1e-12 * scale
     if kind in ("spread", "negative", "huge", "tiny", "outliers"):  # none repeated
@@ -70,9 +74,10 @@ def test_restarts_change_nothing(kind: str, size: int, seed: int, bottom: int) -
     told = {"top": 2, "bottom": bottom, "tolerance": 1e-6, "most_products": 3000}
     found = extremes(lambda v: matrix @ v, starting(size, seed), most_vectors=8, **told)
     assert found.converged and len(found.basis) <= 8
-    assert found.values[-1] == pytest.approx(exact[-1], abs=1e-5 * np.abs(exact).max())
+    near = WITHIN.get(kind, 1e-5) * np.abs(exact).max()
+    assert found.values[-1] == pytest.approx(exact[-1], abs=near)
     if bottom:
-        assert found.values[0] == pytest.approx(exact[0], abs=1e-5 * np.abs(exact).max())
+        assert found.values[0] == pytest.approx(exact[0], abs=near)
 
 
 def test_the_space_is_orthonormal_and_known_exactly() -> None:
@@ -107,6 +112,22 @@ def test_single_precision_keeps_its_basis_orthogonal() -> None:
     np.testing.assert_allclose(found.values.flip(0)[:3].numpy(), exact[::-1][:3], rtol=1e-5)
     vectors = torch.cat(found.basis._filled())
     assert (vectors @ vectors.T - torch.eye(len(vectors))).abs().max() < 1e-5
+
+
+def test_long_vectors_of_single_precision() -> None:
+    """On 4 million entries a plain float32 sum of squares is wrong in the fourth digit on a processor."""
+    generator = torch.Generator().manual_seed(0)
+    basis = Basis(torch.zeros(1 << 22))
+    for _ in range(3):
+        vector = torch.randn(1 << 22, generator=generator)
+        _, length = basis.orthogonalize(vector)
+        assert length == pytest.approx(float(vector.double().norm()), rel=1e-6)
+        basis.append(vector / length)
+    (vectors,) = basis._filled()
+    assert (vectors.double() @ vectors.double().T - torch.eye(3)).abs().max() < 1e-6
+    diagonal = torch.linspace(0, 1, 1 << 22)
+    diagonal[-1] = 3.0
+    assert lanczos_max(lambda v: diagonal * v, torch.ones(1 << 22), tolerance=1e-4, most=40) == pytest.approx(3, 1e-6)
 
 
 def test_an_exhausted_space() -> None:

@@ -29,7 +29,8 @@ class SpectrumResult(Result):
         density: The share of eigenvalues there, for each unit of that axis.
         layers: The largest eigenvalue of the diagonal block of each layer.
         stable_learning_rate: The largest at which descent does not diverge on the quadratic function with this matrix:
-            2/λ_max, with momentum larger (see `stable_factor`). Infinite if no eigenvalue is positive.
+            2/λ_max, with momentum larger (see `stable_factor`). Infinite if no eigenvalue is positive. Steps that are
+            preconditioned (Adam, BNP) have another limit.
         learning_rate: The one in use; the largest, if groups of parameters differ.
         products: How many products with the matrix or a block of it were needed.
     """

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.probes.result import CannotMeasure
-from trimtab.probes.spectrum.basis import Basis
+from trimtab.probes.spectrum.basis import Basis, norm
 
 Product = Callable[[Tensor], Tensor]
 """The product of the matrix with a vector, as a new vector."""
@@ -31,7 +31,7 @@ class Lanczos:
     """
 
     def __init__(self, product: Product, start: Tensor, *, noise: torch.Generator | None = None) -> None:
-        length = float(start.norm())
+        length = norm(start)
         if not length > 0:
             raise ValueError("start must be a vector of finite length that is not zero.")
         self.basis = Basis(start)
@@ -85,13 +85,15 @@ class Lanczos:
 
     def _start_again(self, like: Tensor) -> None:
         """All that A makes of the vectors is in their space: go on with anything outside."""
+        if self._noise is not None and len(self.basis) < like.numel():
+            for _ in range(5):
+                vector = gaussian(like, self._noise)
+                before = norm(vector)
+                _, length = self.basis.orthogonalize(vector)
+                if length > 1e-3 * before:  # else it is mostly rounding: draw another
+                    self._next = vector.div_(length)
+                    return
         self.exhausted = True
-        if self._noise is None or len(self.basis) >= like.numel():
-            return
-        vector = gaussian(like, self._noise)
-        _, length = self.basis.orthogonalize(vector)
-        self._next = vector.div_(length)
-        self.exhausted = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +182,8 @@ def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:
 
 def signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Independent signs, +1 or −1, the same on all devices."""
-    return (2.0 * torch.randint(2, (like.numel(),), generator=generator) - 1).to(like.device, like.dtype)
+    coins = torch.randint(2, (like.numel(),), generator=generator, dtype=torch.int8)
+    return coins.to(like.device, like.dtype).mul_(2).sub_(1)
 
 
 def _best(size: int, top: int, bottom: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trimtab.probes.result import CannotMeasure
+from trimtab.probes.spectrum.basis import norm
 from trimtab.probes.spectrum.lanczos import gaussian
 from trimtab.probes.surface import differentiate
 
@@ -70,9 +71,9 @@ class Curvature(ABC):
         """
         gradient = self.flat(self._gradient(noise))
         vector = gaussian(gradient, noise)
-        length = float(gradient.norm())
+        length = norm(gradient)
         if length > 0:
-            vector.add_(gradient, alpha=float(vector.norm()) / length)
+            vector.add_(gradient, alpha=norm(vector) / length)
         return vector
 
     def dense(self) -> Tensor:

@@ -48,15 +48,17 @@ class Spectrum(Probe[SpectrumResult]):
             for m samples, as for the mean of ½‖f − y‖² (meanfield, eq. 10; `fisher_lambda_max`). `loss_fn` is not
             called.
 
-    Peak memory, beyond the model: the graph of the gradient (about three times what a training step keeps), up to
-    `most_vectors` vectors of the parameters' size for the largest eigenvalues, and later `density_steps` of them for
-    the density; 4 more while a product is computed. The first stay while the trace is estimated.
+    Peak memory, beyond the model: the graph of the gradient, which is about twice what a training step keeps, and while
+    a product is computed about four times as much as a training step (ResNet-18); up to `most_vectors` vectors of the
+    parameters' size for the largest eigenvalues, which stay while the trace is estimated, and later `density_steps` of
+    them for the density; a few more in between.
 
     Attributes:
         matrix: Which matrix.
         statistics: See `Still`.
         top: How many of the largest eigenvalues.
-        tolerance: The largest residual, which bounds the distance to an eigenvalue, as a share of the eigenvalue.
+        tolerance: The largest residual, which bounds the distance to an eigenvalue, as a share of the eigenvalue. With
+            parameters in half precision, products are hardly better than 1 %.
         lower_end: Whether to find the lower end as well. Matrices with at most `dense_up_to` rows (or outputs, for
             `ggn` and `fisher`) are formed for it, and everything is exact. Of larger ones Lanczos' method finds the
             lowest eigenvalue of the Hessian, and the smallest that is not zero of `ggn` and `fisher` if `most_products`
@@ -271,8 +273,9 @@ class Spectrum(Probe[SpectrumResult]):
 
 
 def _rounding(values: Tensor, matrix: Curvature) -> float:
-    """What may be zero: the usual bound for a dense matrix, and the error of products with a large one."""
-    return max(256, len(values)) * matrix.eps * float(values.abs().max())
+    """What may be zero: the usual bound for a dense matrix, and what products in half precision are off by."""
+    share = min(max(256, len(values)) * matrix.eps, max(4 * matrix.eps, 1e-3))
+    return share * float(values.abs().max())
 
 
 def _negative(values: Tensor, rounding: float) -> float:

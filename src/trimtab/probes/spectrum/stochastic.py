@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from trimtab.probes.spectrum.basis import Basis
+from trimtab.probes.spectrum.basis import Basis, products
 from trimtab.probes.spectrum.lanczos import Lanczos, Product, signs
 
 
@@ -26,8 +26,8 @@ def rest_of_trace(
     for _ in range(vectors):
         vector = signs(like, generator)
         basis.orthogonalize(vector)
-        samples.append(vector @ product(vector))
-    return mean_and_error(torch.stack(samples))
+        samples.append(products(vector.unsqueeze(0), product(vector)))
+    return mean_and_error(torch.cat(samples))
 
 
 def mean_and_error(samples: Tensor) -> tuple[float, float]:
