@@ -28,8 +28,8 @@ from tests.probes.obligations import (
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import Conditioning
-from trimtab.probes.patches import columns_of, row_count, rows_of, unit_of
-from trimtab.probes.singular import condition, factors, hessian_condition
+from trimtab.probes.conditioning.patches import columns_of, row_count, rows_of, unit_of
+from trimtab.probes.conditioning.singular import condition, factors, hessian_condition
 from trimtab.theory.bounds.inputs import condition_number, matrices
 
 Array = oracle.Array

@@ -34,7 +34,7 @@ from trimtab.norms import (
     VarianceOnlyBatchNorm,
 )
 from trimtab.probes import BatchNoise, split_batch
-from trimtab.probes.batch_statistics import CURVATURES
+from trimtab.probes.noise.batch_statistics import CURVATURES
 from trimtab.theory.implicit_decay import LINKS, batch_prior, implicit_decay, measured_kurtosis
 from trimtab.theory.simulation import measure_decay
 

@@ -15,8 +15,8 @@ import trimtab
 from tests.probes.untouched import untouched
 from trimtab import probes
 from trimtab.probes import BatchNoise, Conditioning
+from trimtab.probes.noise.splitting import split_batch
 from trimtab.probes.result import Probe
-from trimtab.probes.splitting import split_batch
 from trimtab.probes.surface import Surface
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is in the dev extra")

@@ -5,12 +5,10 @@ from trimtab.probes.conditioning import Conditioning, ConditioningResult, LayerC
 from trimtab.probes.covariate import CovariateShift, CovariateShiftResult, LayerShift
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.landscape import Landscape, LandscapeResult, RandomLandscape
-from trimtab.probes.layer_noise import LayerNoise
 from trimtab.probes.monitor import Monitor
-from trimtab.probes.noise import BatchNoise, BatchNoiseResult
+from trimtab.probes.noise import BatchNoise, BatchNoiseResult, LayerNoise, split_batch
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.spectrum import Jacobian, Spectrum, SpectrumResult, fisher_lambda_max, lanczos_max
-from trimtab.probes.splitting import split_batch
 from trimtab.probes.surface import Surface
 
 __all__ = [

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from trimtab.bnp import BNP
 from trimtab.bnp.options import NoBias, Options, Spatial
-from trimtab.probes.choosing import Unsuited, kind_of, measurable, some, spread_units
-from trimtab.probes.curvature import CannotDifferentiate, Curvature, differentiable_attention
-from trimtab.probes.layer_inputs import Change, LayerInputs, change_of, trained_bias
-from trimtab.probes.patches import columns_of, row_count
+from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature, differentiable_attention
+from trimtab.probes.conditioning.layer_inputs import Change, LayerInputs, change_of, trained_bias
+from trimtab.probes.conditioning.patches import columns_of, row_count
+from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition
+from trimtab.probes.conditioning.suited import Unsuited, kind_of, measurable, some, spread_units
 from trimtab.probes.result import LossFunction, Probe, Result
-from trimtab.probes.singular import Factors, condition, factors, hessian_condition
 from trimtab.probes.still import Statistics
 from trimtab.probes.surface import Surface
 from trimtab.probes.watching import watched

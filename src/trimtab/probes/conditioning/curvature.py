@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trimtab.probes.patches import unit_of
+from trimtab.probes.conditioning.patches import unit_of
 
 _CANNOT = ("not implemented", "double backward")  # in what torch says then
 

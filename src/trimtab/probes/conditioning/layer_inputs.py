@@ -11,8 +11,8 @@ from trimtab.bnp import transform
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Rows
-from trimtab.probes.choosing import Unsuited
-from trimtab.probes.patches import groups_of, row_count, rows_of
+from trimtab.probes.conditioning.patches import groups_of, row_count, rows_of
+from trimtab.probes.conditioning.suited import Unsuited
 
 
 def trained_bias(layer: nn.Module) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.probes.batch_statistics import CURVATURES, normalizes, why_not
-from trimtab.probes.gradient_noise import gradient_noise
-from trimtab.probes.layer_noise import LayerNoise, PartStatistics, Seen
+from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, why_not
+from trimtab.probes.noise.gradient_noise import gradient_noise
+from trimtab.probes.noise.layer_noise import LayerNoise, PartStatistics, Seen
+from trimtab.probes.noise.splitting import samples_of, split_batch
 from trimtab.probes.result import LossFunction, Probe, Result
-from trimtab.probes.splitting import samples_of, split_batch
 from trimtab.probes.surface import Surface
 from trimtab.probes.watching import watched
 

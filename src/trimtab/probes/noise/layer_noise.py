@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.base import dims_but_channel
-from trimtab.probes.batch_statistics import Pair, Population, population, statistic_size
+from trimtab.probes.noise.batch_statistics import Pair, Population, population, statistic_size
 
 _ROUNDINGS = 8  # a channel that varies by no more than so many of them is constant
 

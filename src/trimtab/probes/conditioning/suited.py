@@ -8,7 +8,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from trimtab.bnp.layers import LayerType, layer_type
 from trimtab.bnp.options import Options
-from trimtab.probes.patches import can_unfold, groups_of, outputs_of
+from trimtab.probes.conditioning.patches import can_unfold, groups_of, outputs_of
 
 
 class Unsuited(Exception):  # noqa: N818
