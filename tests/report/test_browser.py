@@ -8,6 +8,7 @@ import pytest
 from tests.report.browser import PROGRAM, Browser
 from tests.report.helpers import NASTY, TEN, Plan, settings, write_comparison, write_run
 from tests.report.test_figures import contrast
+from trimtab.cli import main
 from trimtab.report import collect, write_page
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium here")
@@ -17,6 +18,7 @@ DEMO = Plan(
     diverging=(("cnn5", 2, "bn"),),
     cannot=(("cnn5", 1, "bn"), ("mlp3x100", 1, "bn")),
 )
+NAMES = ("demo", "ten", "nasty", "loose", "probed")
 SEEN = "[...document.querySelectorAll('svg')].filter(svg => svg.checkVisibility())"
 COLORS = """
 [...document.querySelectorAll('body, h1, p, td, small, summary, label, code, figcaption')].map(one => [
@@ -40,7 +42,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nasty = Plan(networks=(30 * "n",), sizes=(4, 2), methods=(NASTY,), data=NASTY, command=99 * "x", seeds=2)
     write_comparison(folder / "nasty", nasty)
     write_run(folder / "loose" / "a", settings(), until=500, verdict="diverged")
-    found = {name: folder / f"{name}.html" for name in ("demo", "ten", "nasty", "loose")}
+    told = ["--data", "digits", "--steps", "5", "--probe", "all", "--probe-every", "2", "--quiet", "--device", "cpu"]
+    assert main(["probe", "small-mlp", *told, "--out", str(folder / "probed")]) == 0
+    found = {name: folder / f"{name}.html" for name in NAMES}
     for name, path in found.items():
         write_page(collect([folder / name]), path)
     return found
@@ -53,7 +57,7 @@ def hexadecimal(color: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 800, 1600])
-@pytest.mark.parametrize("name", ["demo", "ten", "nasty", "loose"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages[name], width, scheme)
     assert browser.complaints == []
@@ -62,7 +66,7 @@ def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser,
     seen = browser.evaluate(
         f"{SEEN}.map(svg => [svg.getBoundingClientRect().width, svg.getBoundingClientRect().height])"
     )
-    assert len(seen) == {"demo": 2 + 6 + 6, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1}[name]
+    assert len(seen) == {"demo": 2 + 6 + 6, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1, "probed": 1 + 10}[name]
     assert all(300 <= w <= width and h > 200 for w, h in seen)
     for front, back in browser.evaluate(COLORS):
         assert contrast(hexadecimal(front), hexadecimal(back)) >= 4.5

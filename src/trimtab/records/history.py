@@ -16,16 +16,16 @@ class History:
         started: How it began, with its settings.
         trained: The stretches of training.
         evaluated: The evaluations.
-        probed: The measurements.
         ended: How it ended; None while it runs, and after a crash.
+        probed: The measurements.
     """
 
     folder: Path
     started: RunStarted
     trained: tuple[Trained, ...]
     evaluated: tuple[Evaluated, ...]
-    probed: tuple[Probed, ...]
     ended: RunEnded | None
+    probed: tuple[Probed, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> "History":
@@ -46,8 +46,8 @@ class History:
             events[0],
             tuple(event for event in events if isinstance(event, Trained)),
             tuple(event for event in events if isinstance(event, Evaluated)),
-            tuple(event for event in events if isinstance(event, Probed)),
             events[-1] if isinstance(events[-1], RunEnded) else None,
+            tuple(event for event in events if isinstance(event, Probed)),
         )
 
 

@@ -1,0 +1,99 @@
+"""A monitor calls what is due, writes it down, and lets nothing into the training."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trimtab.probes import Landscape, Monitor, Probe, Result
+from trimtab.records import Probed, read_events
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Result):
+    number: float = math.nan
+    numbers: tuple[float, ...] = ()
+
+
+class Counting(Probe[Counted]):
+    name: ClassVar[str] = "counting"
+    result: ClassVar[type[Result]] = Counted
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
+        self.calls += 1
+        return Counted(number=math.inf, numbers=(1.0, math.nan, -math.inf))
+
+
+class Changing(Counting):
+    name: ClassVar[str] = "changing"
+    successive: ClassVar[bool] = True
+
+
+class Failing(Counting):
+    name: ClassVar[str] = "failing"
+
+    def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
+        raise KeyError("what a user's code may raise")
+
+
+def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
+
+
+def steps_with(monitor: Monitor, steps: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for step in range(steps):
+        for name in monitor(nn.Linear(2, 1), loss_fn, torch.ones(3, 2)):
+            found.setdefault(name, []).append(step)
+    return found
+
+
+def test_what_is_due() -> None:
+    assert steps_with(Monitor([Counting(), Changing()], every=4), 10) == {
+        "counting": [0, 4, 8],
+        "changing": [0, 1, 4, 5, 8, 9],
+    }
+    assert steps_with(Monitor([Counting()], every=4, at=(3, 7)), 10) == {"counting": [3, 7]}
+    assert steps_with(Monitor([Changing()], every=1), 3) == {"changing": [0, 1, 2]}
+
+
+def test_failures_stay_in_the_result() -> None:
+    (result,) = Monitor([Failing()])(nn.Linear(2, 1), loss_fn, torch.ones(3, 2)).values()
+    assert result.problem is not None and result.problem.startswith("KeyError") and math.isnan(result.number)
+
+
+def test_interruptions_pass() -> None:
+    def interrupted(model: nn.Module, batch: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Monitor([Landscape(step_size=0.1)])(nn.Linear(2, 1), interrupted, torch.ones(3, 2))
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "probes.jsonl"
+    with Monitor([Counting(), Landscape(step_size=0.1)], every=2, log=path) as monitor:
+        steps_with(monitor, 3)
+    events = [event for event in read_events(path) if isinstance(event, Probed)]
+    assert [(event.step, event.probe) for event in events] == [
+        (0, "counting"), (0, "landscape"), (2, "counting"), (2, "landscape")
+    ]  # fmt: skip
+    counted = events[0].result
+    assert counted["number"] == math.inf and counted["problem"] is None
+    assert counted["numbers"][0] == 1.0 and math.isnan(counted["numbers"][1]) and counted["numbers"][2] == -math.inf
+    assert len(events[1].result["losses"]) == 8 and events[1].seconds > 0
+
+
+def test_arguments() -> None:
+    for every in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="every must be a whole number"):
+            Monitor([], every=every)
+    with pytest.raises(ValueError, match="different names"):
+        Monitor([Counting(), Counting()])

@@ -1,0 +1,122 @@
+"""Probes along a run: named, recorded, resumed, drawn; and the run is the same as without them."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab.cli import main
+from trimtab.records import EVENTS, History, Probed, read_events
+from trimtab.training.probing import PROBES, chosen
+from trimtab.training.recipes import resolve
+from trimtab.training.run import Run
+from trimtab.training.session import Session
+from trimtab.training.settings import Settings
+
+SMALL = ("--data", "digits", "--batch-size", "32", "--quiet", "--device", "cpu")
+
+
+def run(folder: Path | None = None, **told: object) -> Session:
+    usual = {"network": "small-cnn", "method": "bn", "batch_size": 32, "steps": 5, "log_every": 5}
+    session = Session(resolve(Settings(**{**usual, **told})), torch.device("cpu"))
+    run = Run(session, folder)
+    if folder is not None:
+        folder.mkdir()
+    run.begin("test", {}, {})
+    run.train()
+    return session
+
+
+@pytest.mark.parametrize("method", ["bn", "bnp", "noisy-bn"])
+def test_a_run_with_every_probe_on_is_the_run_without(method: str, tmp_path: Path) -> None:
+    told = {"method": method, "network": "small-mlp", "dropout": 0.0}
+    plain = run(**told)
+    probed = run(tmp_path / "run", probe=("all",), probe_every=2, **told)
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(value, probed.model.state_dict()[name]), name
+    states = (s.optimizer.state_dict()["state"] for s in (plain, probed))
+    for one, other in zip(*(state.values() for state in states), strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one if isinstance(one[key], torch.Tensor))
+    events = _events(tmp_path / "run")
+    assert {event.probe for event in events} == set(PROBES)
+    assert all(event.result["problem"] is None for event in events), [
+        (event.probe, event.result["problem"]) for event in events if event.result["problem"]
+    ]
+    assert [event.step for event in events if event.probe == "landscape"] == [0, 2, 4]
+    assert [event.step for event in events if event.probe == "activations"] == [0, 1, 2, 3, 4]
+
+
+def _events(folder: Path) -> list[Probed]:
+    return [event for event in read_events(folder / EVENTS) if isinstance(event, Probed)]
+
+
+def test_names() -> None:
+    assert chosen(("landscape", "all")) == ("landscape", *(name for name in PROBES if name != "landscape"))
+    with pytest.raises(ValueError, match="there is no probe 'landscap'; did you mean 'landscape'"):
+        Settings(probe=("landscap",))
+    with pytest.raises(ValueError, match="there are landscape, random"):
+        Settings(probe=("zzz",))
+    with pytest.raises(ValueError, match="probe_every must be 1 or more"):
+        Settings(probe_every=0)
+
+
+def test_a_run_goes_on_with_its_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("train", *SMALL, "--network", "small-mlp", "--method", "bnp", "--steps", "9")
+    train = (*told, "--probe", "landscape,shift,activations", "--probe-every", "3")
+    assert main([*train, "--out", str(tmp_path / "whole")]) == 0
+    advance = Session.advance
+
+    def interrupted(session: Session, batch: Any = None) -> None:
+        advance(session, batch)
+        if session.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    heeds = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "advance", interrupted)
+            assert main([*train, "--out", str(tmp_path / "parts")]) == 130
+    finally:
+        signal.signal(signal.SIGINT, heeds)
+    assert main(["train", "--quiet", "--device", "cpu", "--resume", "--out", str(tmp_path / "parts")]) == 0
+    whole, parts = (
+        [(event.step, event.probe, event.result) for event in History.read(tmp_path / name).probed]
+        for name in ("whole", "parts")
+    )
+    assert whole == parts
+    assert [step for step, probe, _ in whole if probe == "shift"] == [0, 3, 6]
+
+
+def test_the_command_trains_measures_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "probed"
+    command = ["probe", "small-mlp", *SMALL, "--methods", "vanilla,bn", "--steps", "7", "--out", str(out)]
+    told = ["--probe", "landscape,activations", "--at", "0,5"]
+    assert main([*command, *told]) == 0
+    shown = capsys.readouterr().out.split()
+    assert str(out / "report.html") == shown[0] and all(Path(path).stat().st_size > 1000 for path in shown)
+    names = {Path(path).stem.rsplit("-small", 1)[0] for path in shown[1:]}
+    assert {"landscape", "predictiveness", "moments", "histograms", "curves"} <= names
+    page = (out / "report.html").read_text()
+    assert "What was measured along the way" in page and "landscape paper, Figs. 4 and 10" in page
+    before = (out / "bn" / "events.jsonl").read_bytes()
+    assert main([*command, *told]) == 0  # all is there
+    assert (out / "bn" / "events.jsonl").read_bytes() == before
+    capsys.readouterr()
+    assert main([*command, "--probe", "landscape"]) == 2
+    assert "other settings; replace it by --force" in capsys.readouterr().err
+    assert main([*command, "--probe", "landscape", "--force", "--methods", "bn"]) == 0
+
+
+def test_mistakes_are_named_and_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    for wrong, words in (
+        (["--probe", "land"], "there is no probe 'land'"),
+        (["--at", "x"], "probe_at"),
+        (["--figures", "gif"], "not as 'gif'"),
+        (["--methods", "bnn"], "bnn"),
+    ):
+        assert main(["probe", "small-mlp", *SMALL, "--steps", "2", "--out", str(out), *wrong]) == 2
+        assert words in capsys.readouterr().err and not out.exists()
