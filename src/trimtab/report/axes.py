@@ -114,9 +114,9 @@ def _power(x: float) -> str:
     return ("" if head == 1 else f"{head}·") + "10" + str(exponent).translate(_RAISED)
 
 
-def count_ticks(axes: Axes) -> None:
+def count_ticks(axes: Axes, most: int = 6) -> None:
     """Steps along the x axis: 0, 5k, 10k."""
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_count(x)))
 
 

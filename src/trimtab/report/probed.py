@@ -64,7 +64,9 @@ def draw_layers(
         places: The rows.
         columns: What is written above each, and the names of the numbers in it with their dashes.
     """
-    figure = new_figure(0.6 + ROW * len(places), [one.label for one in measured], WIDTH * max(1, len(columns) / 2))
+    figure = new_figure(
+        max(2.9, 0.6 + ROW * len(places)), [one.label for one in measured], WIDTH * max(1, len(columns) / 2)
+    )
     grid = figure.subplots(len(places), len(columns), sharex=True, squeeze=False)
     for row, place in zip(grid, places, strict=True):
         for axes, (words, numbers) in zip(row, columns, strict=True):
@@ -76,13 +78,13 @@ def draw_layers(
                 axes.set_title(words, fontsize=9)
         row[0].set_ylabel(layer_name(measured, place))
     for axes in grid[-1]:
-        _steps(axes)
+        _steps(axes, ticks=6 if len(columns) == 1 else 3)
     return _done(figure, title, measured)
 
 
 def draw_numbers(title: str, measured: Sequence[Measured], rows: Sequence[Group]) -> Figure:
     """A row for each group of numbers of the whole network."""
-    figure = new_figure(0.6 + 1.7 * len(rows), [one.label for one in measured])
+    figure = new_figure(0.9 + 2.1 * len(rows), [one.label for one in measured])
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (words, numbers) in zip(grid, rows, strict=True):
         for one in measured:
@@ -156,9 +158,9 @@ def _line(axes: Axes, x: Numbers, y: Numbers, look: Style, dashes: Dashes = "-")
     )
 
 
-def _steps(axes: Axes) -> None:
+def _steps(axes: Axes, ticks: int = 6) -> None:
     axes.set_xlabel("training steps")
-    count_ticks(axes)
+    count_ticks(axes, ticks)
 
 
 def _scale(axes: Axes) -> None:
