@@ -13,12 +13,6 @@ from trimtab.probes.still import Point
 _BLOCK = 1024
 
 
-def along(here: Point, direction: Point, distance: float) -> dict[str, Tensor]:
-    """The point here + distance · direction, all parameters in a few calls of torch."""
-    values = torch._foreach_add(list(here.values()), [direction[name] for name in here], alpha=distance)
-    return dict(zip(here, values, strict=True))
-
-
 def between(a: Point, b: Point) -> Tensor:
     """The Euclidean distance ‖a − b‖ of two points, as `length` gives it."""
     pairs = [(value, b[name]) for name, value in a.items()]

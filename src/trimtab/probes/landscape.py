@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from trimtab.probes.directions import along, between, filter_normalized, length
+from trimtab.probes.directions import between, filter_normalized, length
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.still import Point, Statistics
 from trimtab.probes.surface import Surface, differentiate
@@ -159,7 +159,19 @@ class Landscape(Probe[LandscapeResult]):
             span = length(direction.values())
             if not bool(span):
                 raise CannotMeasure("The model has no trained weight of two dimensions to draw a direction for.")
-        points = [_look(surface, gradient, direction, -s * step_size, span) for s in self.multiples]
+        # In half precision much of a step is lost by rounding.
+        coarse = any(value.dtype.itemsize < 4 for value in surface.here.values())
+
+        def look(loss: Tensor, leaves: dict[str, Tensor]) -> list[Tensor]:
+            there = differentiate(loss, leaves)
+            moved = [between({name: leaf.detach() for name, leaf in leaves.items()}, surface.here)] if coarse else []
+            return [loss.detach(), length(there.values()), between(there, gradient), *moved]
+
+        met = surface.walk(direction, [-s * step_size for s in self.multiples], look)
+        points = []
+        for s, (value, norm, change, *moved) in zip(self.multiples, met, strict=True):
+            numbers = (value, norm, change, moved[0] if moved else abs(s) * step_size * span)
+            points.append(torch.stack([number.to(value.device, torch.float64) for number in numbers]))
         # Only here are the numbers asked for: a GPU is not waited for at each point.
         losses, norms, changes, distances = torch.stack(points).T.tolist()
         return LandscapeResult(
@@ -182,17 +194,6 @@ class Landscape(Probe[LandscapeResult]):
         if not (math.isfinite(rate) and rate > 0):
             raise CannotMeasure(f"The optimizer's learning rate is {rate:g}, so that there is no step to look along.")
         return rate
-
-
-def _look(surface: Surface, gradient: Point, direction: Point, distance: float, span: Tensor) -> Tensor:
-    """At one point: the loss, the norm of its gradient, that gradient's distance to `gradient`, the point's to θ."""
-    point = along(surface.here, direction, distance)
-    coarse = any(value.dtype.itemsize < 4 for value in point.values())  # then much of a step is lost by rounding
-    moved = between(point, surface.here) if coarse else abs(distance) * span
-    loss, there = surface.inside(lambda loss, leaves: (loss.detach(), differentiate(loss, leaves)), point)
-    del point  # before the difference of the gradients takes as much memory
-    numbers = (loss, length(there.values()), between(there, gradient), moved)
-    return torch.stack([number.to(loss.device, torch.float64) for number in numbers])
 
 
 @dataclass(frozen=True, kw_only=True)

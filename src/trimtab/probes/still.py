@@ -6,18 +6,17 @@ the random generators are put back, and no BNP looks. Each run begins with the s
 at this moment: all see the same dropout mask.
 """
 
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from trimtab.bnp.observer import unobserved
+from trimtab.probes.dice import Dice
 from trimtab.probes.frozen import freeze
 
 Statistics = Literal["train", "frozen", "eval"]
@@ -56,6 +55,7 @@ class Still:
         if not self.parameters:
             raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")
         self._stage = _Stage(self.model)
+        self._rewind: Callable[[], None] | None = None
         tensors = [*self.model.parameters(), *self.model.buffers()]
         self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
 
@@ -71,13 +71,34 @@ class Still:
         """
         values = self.parameters if point is None else point
         tensors = {f"model.{name}": value for name, value in values.items()}
-        tensors |= {f"model.{name}": buffer.clone() for name, buffer in self.model.named_buffers()}
-        with unobserved(), _same_dice(self.model, self._devices), _attributes_kept(self.model), torch.enable_grad():
+        own = dict(self.model.named_buffers())
+        buffers = {f"model.{name}": buffer.clone() for name, buffer in own.items()}
+        dice, attributes = Dice(self.model, self._devices), _Attributes(self.model)
+        try:
             self._set_modes()
+            prepared = _Attributes(self.model)
+
+            def rewind() -> None:
+                with torch.no_grad():
+                    for buffer, original in zip(buffers.values(), own.values(), strict=True):
+                        buffer.copy_(original)
+                dice.put_back()
+                prepared.put_back()
+
             # What is not a number here is a finding, and no anomaly of the training.
-            with _not_compiled(), torch.autograd.set_detect_anomaly(False):
-                result: T = functional_call(self._stage, tensors, (work,))
+            with unobserved(), _not_compiled(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+                self._rewind = rewind
+                result: T = functional_call(self._stage, {**tensors, **buffers}, (work,))
+        finally:
+            self._rewind = None
+            attributes.put_back()
+            dice.put_back()
         return result
+
+    def rewind(self) -> None:
+        """In the middle of some work: let all but the parameters be again as it was at its beginning."""
+        assert self._rewind is not None, "only within run"
+        self._rewind()
 
     def _set_modes(self) -> None:
         if self.statistics == "eval" or not self.model.training:
@@ -120,29 +141,13 @@ def _not_compiled() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _same_dice(model: nn.Module, devices: list[int]) -> Iterator[None]:
-    """Put back the state of all random generators."""
-    own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Generator)]
-    states = [generator.get_state() for generator in own]
-    pythons, numpys = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)
-        for generator, state in zip(own, states, strict=True):
-            generator.set_state(state)
+class _Attributes:
+    """What modules keep outside of parameters and buffers: modes, counters, tensors; to be put back."""
 
+    def __init__(self, model: nn.Module) -> None:
+        self._kept = [(vars(module), dict(vars(module))) for module in model.modules()]
 
-@contextmanager
-def _attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Put back the attributes of all modules: modes, counters, tensors that are kept outside of buffers."""
-    kept = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in kept:
-            vars(module).clear()
-            vars(module).update(attributes)
+    def put_back(self) -> None:
+        for attributes, kept in self._kept:
+            attributes.clear()
+            attributes.update(kept)

@@ -1,7 +1,7 @@
 """The loss of a model on one batch as a function of its parameters."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -61,6 +61,33 @@ class Surface:
         """Do some work with the loss, as a function in torch's graph, and the leaves that it depends on."""
         leaves = self.still.leaves(point)
         return self.still.run(lambda: work(self._loss(), leaves), leaves)
+
+    def walk(
+        self, direction: Point, distances: Iterable[float], look: Callable[[Tensor, dict[str, Tensor]], T]
+    ) -> list[T]:
+        """Look about at several points on a line through here.
+
+        It is `inside` at each of them, with one copy of the parameters for all, which is moved.
+
+        Args:
+            direction: Of the line, for all parameters.
+            distances: From here, in lengths of the direction.
+            look: Called with the loss, in torch's graph, and with the leaves that it depends on. It must not keep them.
+        """
+        leaves = {name: value.clone().requires_grad_() for name, value in self.here.items()}
+        moving, start, way = list(leaves.values()), list(self.here.values()), [direction[name] for name in leaves]
+
+        def work() -> list[T]:
+            found = []
+            for distance in distances:
+                self.still.rewind()
+                with torch.no_grad():
+                    torch._foreach_copy_(moving, start)
+                    torch._foreach_add_(moving, way, alpha=distance)
+                found.append(look(self._loss(), leaves))
+            return found
+
+        return self.still.run(work, leaves)
 
     def moved(self, direction: Point, distance: float) -> dict[str, Tensor]:
         """The point at some distance from here along a direction; parameters that it does not name stay."""
