@@ -104,7 +104,7 @@ class Landscape(Probe[LandscapeResult]):
 
     Each point costs one forward and one backward, and θ costs one more. Beside what a forward and a backward need it
     takes the memory of three times the trained parameters: the gradient at θ, a point and the gradient there; four
-    times with a random direction.
+    times with a random direction; and of the largest parameter once more.
 
     Args:
         step_size: η; None takes the optimizer's learning rate at the time of the measurement.
