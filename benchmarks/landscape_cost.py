@@ -3,11 +3,13 @@
 Trains the VGG-like network on random images of CIFAR-10's shape, batch 128, SGD. Blocks of plain steps and blocks of as
 many steps with one probe (8 points) alternate in one process; printed is the median, over pairs of blocks, of the time
 with a probe every 64 steps as a multiple of the time without. With blocks shorter than 64 steps the cost of the probe
-is spread over 64 of them by calculation; on two cores a block of 8 steps takes half a minute.
+is spread over 64 of them by calculation; on two cores a block of 8 steps takes half a minute. On a machine that is busy
+with other things, --busy counts the processor time of one thread in the place of the time that passes.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -25,7 +27,7 @@ def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def ratios(norm: str, blocks: int, steps: int, device: str) -> list[float]:
+def ratios(norm: str, blocks: int, steps: int, device: str, clock: Callable[[], float]) -> list[float]:
     """The time with a probe every 64 steps over the time without, for each pair of blocks."""
     torch.manual_seed(0)
     model = build("vgg", norm).to(device)
@@ -36,7 +38,7 @@ def ratios(norm: str, blocks: int, steps: int, device: str) -> list[float]:
     def block(probing: bool) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = clock()
         for step in range(steps):
             if probing and step == 0:
                 assert probe(model, loss_fn, batch).problem is None
@@ -45,7 +47,7 @@ def ratios(norm: str, blocks: int, steps: int, device: str) -> list[float]:
             optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - start
+        return clock() - start
 
     block(True)  # so that all is loaded and allocated
     pairs = [(block(False), block(True)) for _ in range(blocks)]
@@ -58,12 +60,16 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=5, help="pairs of blocks")
     parser.add_argument("--steps", type=int, default=8, help="steps in a block")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--busy", action="store_true", help="processor time of one thread")
     parser.add_argument("--norms", nargs="+", default=["none", "bn"])
     told = parser.parse_args()
     name = torch.cuda.get_device_name() if told.device == "cuda" else machine()
     print(f"VGG-like net, batch 128, 8 points every {EVERY} steps. {told.blocks} × 2 blocks of {told.steps}: {name}.")
+    if told.busy:
+        torch.set_num_threads(1)
+    clock = time.process_time if told.busy else time.perf_counter
     for norm in told.norms:
-        found = ratios(norm, told.blocks, told.steps, told.device)
+        found = ratios(norm, told.blocks, told.steps, told.device, clock)
         print(f"{norm:>6}: {median(found):.3f} × the plain run ({min(found):.3f} to {max(found):.3f})", flush=True)
 
 
