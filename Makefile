@@ -52,6 +52,7 @@ $(VENV)/.bench: $(READY)
 
 bench: $(VENV)/.bench
 	@$(BIN)/python benchmarks/hessian.py
+	@$(BIN)/python benchmarks/landscape_cost.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

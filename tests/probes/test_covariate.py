@@ -220,3 +220,18 @@ def test_bad_options(options: dict, words: str) -> None:
         CovariateShift(optimizer=torch.optim.SGD(batchnorm().parameters(), 0.1), step_size=0.1)
     with pytest.raises(ValueError, match="bnp needs an optimizer"):
         CovariateShift(step_size=0.1, bnp=trimtab.BNP(batchnorm()))
+
+
+def test_layers_are_in_the_order_of_their_calls() -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body = nn.Linear(5, 2), nn.Linear(3, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x))
+
+    torch.manual_seed(0)
+    result = CovariateShift(step_size=0.1)(Reversed(), lambda m, b: m(b).square().mean(), torch.randn(8, 3))
+    assert [shift.layer for shift in result.layers] == ["body", "head"]
+    assert result.layers[0].distance == 0 and result.layers[1].distance > 0

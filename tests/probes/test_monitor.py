@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -97,3 +98,38 @@ def test_arguments() -> None:
             Monitor([], every=every)
     with pytest.raises(ValueError, match="different names"):
         Monitor([Counting(), Counting()])
+    for at in (["3"], [-5], [1.5]):
+        with pytest.raises(ValueError, match="at must be whole numbers"):
+            Monitor([], at=at)
+
+
+def test_a_log_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "probes.jsonl"
+    for _ in range(2):
+        with Monitor([Counting()], every=1, log=path) as monitor:
+            steps_with(monitor, 2)
+    assert len(list(read_events(path))) == 4
+
+
+class Silent(Counting):
+    name: ClassVar[str] = "silent"
+
+    def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
+        return None
+
+
+class Odd(Counting):
+    name: ClassVar[str] = "odd"
+
+    def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
+        return Counted(number=np.float32(0.5), numbers={1.0, 2.0})
+
+
+def test_nothing_that_goes_wrong_with_records_reaches_the_training(tmp_path: Path) -> None:
+    with Monitor([Silent(), Odd()], every=1, log=tmp_path / "log") as monitor:
+        assert monitor(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))["silent"].problem is not None
+    assert [event.result["number"] for event in read_events(tmp_path / "log") if event.probe == "odd"] == [0.5]
+    full = Monitor([Counting()], every=1, log="/dev/full")
+    with pytest.warns(UserWarning, match="no longer written down"):
+        full(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))
+    assert full(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))["counting"].problem is None

@@ -1,7 +1,9 @@
 """A model held still leaves no trace, whatever it keeps and however it is used."""
 
 import gc
+import os
 import random
+import signal
 import weakref
 from contextlib import nullcontext
 
@@ -203,3 +205,112 @@ def test_parameters_belong_to_layers() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2)))
     assert set(by_layer(dict(model.named_parameters()))) == {"0", "1.0"}
     assert by_layer(["weight"]) == {"": ["weight"]}
+
+
+class Meddling(nn.Module):
+    """Changes what it can reach while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.average = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.average.requires_grad_(False)
+        self.seen: list[int] = []
+        self.counts: dict[str, int] = {}
+        self.moving = torch.zeros(3)
+        self.register_buffer("late", None)
+        self.dice = [random.Random(0), np.random.default_rng(0), torch.Generator().manual_seed(0)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.layer.weight.mul_(0.5)
+            for mine, other in zip(self.average.parameters(), self.layer.parameters(), strict=True):
+                mine.lerp_(other, 0.1)
+            self.moving += 1
+            self.late = torch.ones(2) if self.late is None else self.late + 1
+        self.seen.append(len(x))
+        self.counts["calls"] = self.counts.get("calls", 0) + 1
+        x.mul_(0.9)
+        noise = self.dice[0].random() + self.dice[1].random() + torch.rand((), generator=self.dice[2])
+        return self.layer(x) + self.average(x) + noise
+
+
+def taking(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["x"]), batch.pop("y"))
+
+
+def test_what_a_forward_meddles_with_is_put_back(batch: dict[str, Tensor]) -> None:
+    model = Meddling()
+    inside = [model.seen, model.counts, model.moving]
+    original = {name: value.clone() for name, value in batch.items()}
+    with untouched(model):
+        surface = Surface(model, taking, batch)
+        value, gradient = surface.gradient()
+        assert surface.loss() == pytest.approx(value)
+        met = surface.walk(gradient, [0.0, -0.1, 0.0], lambda loss, _: loss.item())
+        assert met[0] == pytest.approx(value) and met[2] == pytest.approx(value) and met[1] != pytest.approx(value)
+    assert model.seen == [] and model.counts == {} and not model.moving.any() and model.late is None
+    assert [model.seen, model.counts, model.moving] == inside
+    assert batch.keys() == original.keys() and all(torch.equal(batch[name], original[name]) for name in batch)
+    assert [model.dice[0].random(), model.dice[1].random()] == [
+        random.Random(0).random(),
+        np.random.default_rng(0).random(),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # within callbacks of weak references
+def test_an_interruption_at_any_moment_leaves_the_model_whole(batch: dict[str, Tensor]) -> None:
+    """Ctrl-C by a timer, again and again, wherever the probe is then."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+    interrupted = 0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    alarm = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    rng = random.Random(0)
+    try:
+        for _ in range(300):
+            with untouched(model):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-3))
+                    surface = Surface(model, loss_fn, batch)
+                    _, gradient = surface.gradient()
+                    surface.walk(gradient, [-0.1, -0.2], lambda loss, _: loss.item())
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGINT, before)
+    assert interrupted > 100
+
+
+def test_reentrant_checkpointing_is_refused(batch: dict[str, Tensor]) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(checkpoint(self.inner, x.clone().requires_grad_(), use_reentrant=True))
+
+    with pytest.raises(CannotMeasure, match="use_reentrant=False"):
+        Surface(Checkpointed(), loss_fn, batch).gradient()
+
+
+def test_frozen_statistics_of_a_constant_channel_and_of_a_norm_with_a_forward_of_its_own(batch) -> None:
+    class Double(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    dead = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)).double()
+    nn.init.zeros_(dead[0].weight)
+    batch = {"x": batch["x"].double(), "y": batch["y"]}
+    _, gradient = Surface(dead, loss_fn, batch, statistics="frozen").gradient()
+    with torch.no_grad():
+        dead[1].running_mean.copy_(dead[0].bias)
+        dead[1].running_var.zero_()
+    _, expected = Surface(dead, loss_fn, batch, statistics="eval").gradient()
+    torch.testing.assert_close(gradient["0.bias"], expected["0.bias"])
+    with pytest.raises(ValueError, match="forward of its own"):
+        Surface(nn.Sequential(nn.Linear(4, 3), Double(3)), loss_fn, batch, statistics="frozen").loss()

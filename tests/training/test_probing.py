@@ -114,9 +114,19 @@ def test_mistakes_are_named_and_leave_nothing(tmp_path: Path, capsys: pytest.Cap
     out = tmp_path / "out"
     for wrong, words in (
         (["--probe", "land"], "there is no probe 'land'"),
-        (["--at", "x"], "probe_at"),
+        (["--at", "x"], "probe_at: must be a whole number, not 'x'"),
+        (["--at=-1"], "probe_at must be steps counted from 0"),
+        (["--at", "7"], "probe_at has step 7, but there are 2 steps"),
         (["--figures", "gif"], "not as 'gif'"),
         (["--methods", "bnn"], "bnn"),
     ):
         assert main(["probe", "small-mlp", *SMALL, "--steps", "2", "--out", str(out), *wrong]) == 2
         assert words in capsys.readouterr().err and not out.exists()
+
+
+def test_probes_see_the_learning_rate_of_the_step(tmp_path: Path) -> None:
+    told = {"lr": 0.4, "warmup": 4, "warmup_from": 0.01, "warmup_linear": True, "method": "bn"}
+    session = run(tmp_path / "run", network="small-mlp", probe=("landscape",), probe_every=1, **told)
+    sizes = [event.result["step_size"] for event in _events(tmp_path / "run")]
+    assert sizes == pytest.approx([session.schedule.at(step) for step in range(5)])
+    assert sizes[0] == 0.01 < sizes[1] < sizes[-1] == 0.4

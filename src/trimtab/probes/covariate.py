@@ -52,15 +52,15 @@ class CovariateShift(Probe[CovariateShiftResult]):
     """The gradient G of each layer, and G′ after the layers before it took their update (landscape, Def. 2.1).
 
     A layer is a module with trained parameters of its own, all of them together (weight and bias; γ and β of a
-    normalization are a layer too). Layers come in the order of the model's modules, which is taken for that of the
-    forward. A parameter that several layers share belongs to the first of them. Layers on which the loss does not
+    normalization are a layer too). Layers come in the order of their first calls; parameters whose module is not called
+    come last. A parameter that several layers share belongs to the first of them. Layers on which the loss does not
     depend are left out. The first layer has none before it: its shift is 0.
 
     The update is that which the optimizer would really take from the gradient of this batch; see `next_step`.
 
-    Each layer but the first costs a forward and a backward, and the update one more. Beside what these need it takes
-    the memory of three times the trained parameters (the gradient, the updated parameters, the gradient after them),
-    and that of a copy of the optimizer's state while the update is computed.
+    Each layer but the first costs a forward and a backward, the update one more, and the layers' order a forward.
+    Beside what these need it takes the memory of three times the trained parameters (the gradient, the updated parameters, the
+    gradient after them), and that of a copy of the optimizer's state while the update is computed.
 
     Args:
         optimizer: Whose update it is; whatever is attached to it by `BNP.attach` takes part.
@@ -101,7 +101,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
             CannotMeasure: If loss or gradient are not finite, or the optimizer's update cannot be tried out.
         """
         surface = Surface(model, loss_fn, batch, statistics=self.statistics)
-        layers = by_layer(surface.here)
+        layers = _in_forward_order(surface, by_layer(surface.here))
         wanted = set(chosen(list(layers), self.layers, self.most))
         loss, before, after = next_step(surface, self._optimizer(surface), self.bnp)
         point, moved = dict(surface.here), False
@@ -124,6 +124,21 @@ class CovariateShift(Probe[CovariateShiftResult]):
             return self.optimizer
         assert self.step_size is not None
         return torch.optim.SGD([p for p in surface.still.model.parameters() if p.requires_grad], lr=self.step_size)
+
+
+def _in_forward_order(surface: Surface, layers: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Layers by their first call; those that are not called as modules come last, as they are registered."""
+    called: dict[str, None] = {}
+    handles = []
+    try:
+        for name in layers:
+            module = surface.still.model.get_submodule(name)
+            handles.append(module.register_forward_pre_hook(lambda *_, name=name: called.setdefault(name)))
+        surface.loss()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: layers[name] for name in [*called, *(name for name in layers if name not in called)]}
 
 
 def _gradient(surface: Surface, names: list[str], point: Point) -> dict[str, Tensor]:

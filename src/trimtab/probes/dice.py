@@ -1,6 +1,8 @@
 """The state of all random generators that a model can draw from, to be put back."""
 
 import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ class Dice:
     """The state that Python's, numpy's, torch's and a model's own generators have when this is made.
 
     Args:
-        model: Its modules may keep generators as attributes.
+        model: Its modules may keep generators as attributes, also in lists and dictionaries.
         devices: Of CUDA, whose generators count too.
     """
 
@@ -20,8 +22,7 @@ class Dice:
         self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-        generators = (value for module in model.modules() for value in vars(module).values())
-        self._own = [(each, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
+        self._own = [(each, _state(each)) for module in model.modules() for each in _generators(vars(module).values())]
 
     def put_back(self) -> None:
         """As they were."""
@@ -31,4 +32,30 @@ class Dice:
         for device, state in self._cuda:
             torch.cuda.set_rng_state(state, device)
         for generator, state in self._own:
-            generator.set_state(state)
+            _restore(generator, state)
+
+
+def _generators(values: Iterable[Any]) -> Iterator[Any]:
+    """Generators among attributes, and in lists and dictionaries among them."""
+    for value in values:
+        if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _generators(value)
+        elif type(value) is dict:
+            yield from _generators(value.values())
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _restore(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)

@@ -24,11 +24,17 @@ def freeze(name: str, module: nn.Module) -> None:
         inner = module._by_batch
         module._by_batch = lambda x: _constant_affine(x, inner(x.detach()))  # type: ignore[method-assign]
     elif isinstance(module, _TORCHS) and module.training:
+        if type(module).forward is not _TORCHS.forward:
+            kind = type(module).__name__
+            raise ValueError(
+                f"Layer {name!r}: {kind} has a forward of its own, whose statistics cannot be held fixed; take "
+                "statistics='train'."
+            )
         torchs = module
 
         def forward(x: Tensor) -> Tensor:
-            plain = nn.functional.batch_norm(x.detach(), None, None, training=True, eps=torchs.eps)
-            y = _constant_affine(x, plain)
+            variance, mean = torch.var_mean(x.detach(), dims_but_channel(x), correction=0)
+            y = (x - per_channel(mean, x)) * per_channel(torch.rsqrt(variance + torchs.eps), x)
             weight, bias = torchs.weight, torchs.bias
             y = y if weight is None else y * per_channel(weight, x)
             return y if bias is None else y + per_channel(bias, x)

@@ -1,7 +1,9 @@
 """Runs probes in a training loop, from time to time, and writes down what they find."""
 
 import time
+import warnings
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +24,8 @@ class Monitor:
         probes: What to measure.
         every: Steps between two measurements, beginning with the first.
         at: Measure at these steps instead, counted from 0.
-        log: A file of records, one line of JSON for each measurement; `trimtab.records.read_events` reads it.
+        log: A file of records, one line of JSON for each measurement; one that is there is gone on with.
+            `trimtab.records.read_events` reads it.
 
     Attributes:
         step: The step that comes next.
@@ -60,17 +63,25 @@ class Monitor:
         if len({*names}) < len(names):
             raise ValueError(f"probes must have different names, not {', '.join(names)}.")
         self.every = every
+        if any(isinstance(step, bool) or not isinstance(step, int) or step < 0 for step in at):
+            raise ValueError(f"at must be whole numbers of steps, 0 or larger, not {at!r}.")
         self.at = frozenset(at)
         self.step = 0
-        self._log = None if log is None else EventLog(Path(log))
+        self._log = None if log is None else _opened(Path(log))
 
     def __call__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> dict[str, Result]:
         """Measure what is due at this step; returns results by the probes' names."""
         events = self.measure(self.step, model, loss_fn, batch)
         self.step += 1
-        for event, _ in events:
-            if self._log is not None:
-                self._log.write(event)
+        try:
+            for event, _ in events:
+                if self._log is not None:
+                    self._log.write(event)
+        except (OSError, TypeError, ValueError) as error:
+            with suppress(OSError):
+                self.close()
+            self._log = None
+            warnings.warn(f"Measurements are no longer written down: {error}", stacklevel=2)
         return {event.probe: result for event, result in events}
 
     def measure(self, step: int, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[tuple[Probed, Result]]:
@@ -79,8 +90,8 @@ class Monitor:
         for probe in self.probes:
             if self.due(step, probe):
                 started = time.monotonic()
-                result = _attempt(probe, model, loss_fn, batch)
-                found.append((Probed(step, probe.name, result.to_dict(), time.monotonic() - started), result))
+                result, told = _attempt(probe, model, loss_fn, batch)
+                found.append((Probed(step, probe.name, told, time.monotonic() - started), result))
         return found
 
     def due(self, step: int, probe: Probe[Any]) -> bool:
@@ -106,9 +117,16 @@ class Monitor:
         self.close()
 
 
-def _attempt(probe: Probe[Any], model: nn.Module, loss_fn: LossFunction, batch: Any) -> Result:
+def _attempt(probe: Probe[Any], model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[Result, dict[str, Any]]:
+    """What a probe found, and the same for a record."""
     try:
         result: Result = probe(model, loss_fn, batch)
+        return result, result.to_dict()
     except Exception as error:  # a training of days must not end because of a measurement
-        return probe.result(problem=f"{type(error).__name__}: {error}")
-    return result
+        failed = probe.result(problem=f"{type(error).__name__}: {error}")
+        return failed, failed.to_dict()
+
+
+def _opened(path: Path) -> EventLog:
+    size = path.stat().st_size if path.exists() else 0
+    return EventLog(path, keep=size or None)

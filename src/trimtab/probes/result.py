@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -78,7 +79,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on whatever device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    words = ("allocate memory", "out of memory", "not enough memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
 
 
 def by_layer(names: Iterable[str]) -> dict[str, list[str]]:
@@ -97,7 +99,9 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

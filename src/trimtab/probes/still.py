@@ -1,9 +1,9 @@
 """A model held still: whatever is computed with it leaves no trace in it.
 
-Parameters and buffers are swapped for others while something runs (`torch.func.functional_call`), so that gradients,
-running statistics and hooks on parameters belong to the others. What modules keep in plain attributes, their modes and
-the random generators are put back, and no BNP looks. Each run begins with the same random state, that of the training
-at this moment: all see the same dropout mask.
+Parameters and buffers are swapped for copies while something runs (`torch.func.functional_call`), so that gradients,
+running statistics and hooks on parameters belong to the copies. What modules keep in plain attributes, their modes and
+the random generators are put back, also after Ctrl-C, and no BNP looks. Each run begins with the same random state,
+that of the training at this moment: all see the same dropout mask.
 """
 
 import sys
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from trimtab.bnp.observer import unobserved
+from trimtab.probes.attributes import Attributes
 from trimtab.probes.dice import Dice
 from trimtab.probes.frozen import freeze
+from trimtab.probes.shield import Shield
 
 Statistics = Literal["train", "frozen", "eval"]
 T = TypeVar("T")
@@ -60,39 +62,48 @@ class Still:
         self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
 
     def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
-        """The parameters (or other values of them) as new leaves, to differentiate with respect to."""
-        values = self.parameters if point is None else point
-        return {name: value.detach().requires_grad_() for name, value in values.items()}
+        """Copies of the parameters (or other values of them as they are) as leaves, to differentiate by."""
+        if point is None:
+            return {name: value.clone().requires_grad_() for name, value in self.parameters.items()}
+        return {name: value.detach().requires_grad_() for name, value in point.items()}
 
     def run(self, work: Callable[[], T], point: Point | None = None) -> T:
         """Do some work while the model has these values for its parameters (None: copies of its own).
 
         Backward passes belong into the work too, in case the model recomputes something in them (checkpointing).
         """
-        values = self.parameters if point is None else point
-        tensors = {f"model.{name}": value for name, value in values.items()}
-        own = dict(self.model.named_buffers())
-        buffers = {f"model.{name}": buffer.clone() for name, buffer in own.items()}
-        dice, attributes = Dice(self.model, self._devices), _Attributes(self.model)
-        try:
-            self._set_modes()
-            prepared = _Attributes(self.model)
+        values = self.leaves() if point is None else point
+        # Parameters that are not trained may be a moving average, say, which a forward moves.
+        all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
+        resting = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
+        copies = {name: tensor.detach().clone() for name, tensor in resting.items()}
+        swapped = {f"model.{name}": tensor for name, tensor in {**values, **copies}.items()}
+        dice, attributes = Dice(self.model, self._devices), Attributes(self.model)
+        with Shield() as shield, unobserved():
+            try:
+                attributes.replace()
+                self._set_modes()
+                prepared = Attributes(self.model)
 
-            def rewind() -> None:
-                with torch.no_grad():
-                    for buffer, original in zip(buffers.values(), own.values(), strict=True):
-                        buffer.copy_(original)
-                dice.put_back()
-                prepared.put_back()
+                def rewind() -> None:
+                    with torch.no_grad():
+                        for name, copy in copies.items():
+                            copy.copy_(resting[name])
+                    dice.put_back()
+                    prepared.put_back()
 
-            # What is not a number here is a finding, and no anomaly of the training.
-            with unobserved(), _not_compiled(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+                def shielded() -> T:
+                    with shield.opened():
+                        return work()
+
                 self._rewind = rewind
-                result: T = functional_call(self._stage, {**tensors, **buffers}, (work,))
-        finally:
-            self._rewind = None
-            attributes.put_back()
-            dice.put_back()
+                # What is not a number here is a finding, and no anomaly of the training.
+                with _not_compiled(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+                    result: T = functional_call(self._stage, swapped, (shielded,))
+            finally:
+                self._rewind = None
+                attributes.put_back()
+                dice.put_back()
         return result
 
     def rewind(self) -> None:
@@ -139,15 +150,3 @@ def _not_compiled() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
-
-
-class _Attributes:
-    """What modules keep outside of parameters and buffers: modes, counters, tensors; to be put back."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._kept = [(vars(module), dict(vars(module))) for module in model.modules()]
-
-    def put_back(self) -> None:
-        for attributes, kept in self._kept:
-            attributes.clear()
-            attributes.update(kept)

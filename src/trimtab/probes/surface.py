@@ -1,5 +1,6 @@
 """The loss of a model on one batch as a function of its parameters."""
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ class Surface:
         self.here: Point = self.still.parameters
         self._loss_fn = loss_fn
         self._batch = batch
+        self._looked = False
 
     def loss(self, point: Point | None = None) -> float:
         """The loss at a point (None: here).
@@ -97,11 +99,25 @@ class Surface:
         }
 
     def _loss(self) -> Tensor:
-        loss = self._loss_fn(self.still.model, self._batch)
+        loss = self._loss_fn(self.still.model, fresh(self._batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor of one number, not {found}.")
+        if not self._looked:
+            self._looked = True
+            if _has_node(loss.grad_fn, "CheckpointFunctionBackward"):
+                raise CannotMeasure(
+                    "The model uses reentrant checkpointing, which hides what is in it; take use_reentrant=False."
+                )
         return loss.reshape(())
+
+
+def fresh(batch: Any) -> Any:
+    """A copy, so that whoever takes something out of a batch or changes it in place does so for himself."""
+    try:
+        return copy.deepcopy(batch)
+    except (RuntimeError, TypeError, ValueError):  # what cannot be copied is used as it is
+        return batch
 
 
 def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
@@ -139,3 +155,17 @@ def _finite(loss: Tensor) -> float:
     if not torch.isfinite(loss):
         raise CannotMeasure(f"The loss is {value}.")
     return value
+
+
+def _has_node(root: Any, name: str) -> bool:
+    """Whether the graph below has a function of that name."""
+    seen: set[Any] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            if node.name() == name:
+                return True
+            seen.add(node)
+            waiting.extend(function for function, _ in node.next_functions)
+    return False

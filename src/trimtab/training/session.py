@@ -70,6 +70,8 @@ class Session:
         self.steps_per_epoch = len(self._train)
         self.total = settings.steps or settled(settings.epochs) * self.steps_per_epoch
         self.schedule = _schedule(settings, self.total, self.steps_per_epoch)
+        if any(step >= self.total for step in settings.probe_at):
+            raise ValueError(f"probe_at has step {max(settings.probe_at)}, but there are {self.total} steps, from 0 on")
         self._before_epoch = self._generator.get_state()
         self._epoch: Iterator[tuple[Tensor, Tensor]] | None = None
         self._loss_sum = torch.zeros((), device=device)
@@ -79,8 +81,6 @@ class Session:
     def advance(self, batch: tuple[Tensor, Tensor] | None = None) -> None:
         """Take one step, with the batch that `next_batch` gave, and add its loss and accuracy to the sums."""
         inputs, targets = self.next_batch() if batch is None else batch
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.at(self.step)
         with self._autocast():
             output = self._forward(inputs)
         loss = self._loss(output.float(), targets)
@@ -94,7 +94,12 @@ class Session:
             self._correct += (output.detach().argmax(1) == targets).sum()
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """The batch of this step; an epoch that was begun before a checkpoint is drawn again and gone on with."""
+        """The batch of this step, for which the learning rate is set.
+
+        An epoch that was begun before a checkpoint is drawn again and gone on with.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.at(self.step)
         position = self.step % self.steps_per_epoch
         if position == 0:
             self._before_epoch = self._generator.get_state()

@@ -105,6 +105,7 @@ class Settings:
 
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "steps", "log_every", "evaluate_every", "evaluations", "probe_every"), lambda n: n >= 1, "1 or more"),
+    (("probe_at",), lambda steps: all(n >= 0 for n in steps), "steps counted from 0"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
     (("weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
@@ -157,7 +158,11 @@ def convert(value: Any, hint: Any) -> Any:
         raise ValueError(f"must be true or false, not {value!r}")
     if isinstance(value, bool) or (hint is int and isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"must be of type {hint.__name__}, not {value!r}")
-    return hint(value)
+    try:
+        return hint(value)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}.get(hint, hint.__name__)
+        raise ValueError(f"must be {kind}, not {value!r}") from None
 
 
 def names_and_help() -> list[tuple[str, str, Any]]:

@@ -12,7 +12,7 @@ from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, why_no
 from trimtab.probes.noise.gradient_noise import gradient_noise
 from trimtab.probes.noise.layer_noise import LayerNoise, PartStatistics, Seen
 from trimtab.probes.noise.splitting import samples_of, split_batch
-from trimtab.probes.result import LossFunction, Probe, Result
+from trimtab.probes.result import LossFunction, Probe, Result, out_of_memory
 from trimtab.probes.surface import Surface
 from trimtab.probes.watching import watched
 
@@ -127,7 +127,13 @@ class BatchNoise(Probe[BatchNoiseResult]):
         if not parts:
             return BatchNoiseResult(layers=self._noises(seen, []), left_out=left_out, note=note)
         splits: list[Calls] = []
-        whole, each = gradient_noise(_gradients(model, loss_fn, parts, layers, splits), samples_of(parts[0]) or 0)
+        try:
+            whole, each = gradient_noise(_gradients(model, loss_fn, parts, layers, splits), samples_of(parts[0]) or 0)
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            if out_of_memory(error):
+                raise
+            note = f"the loss of a part of the batch cannot be computed ({type(error).__name__}: {error}); give a split"
+            return BatchNoiseResult(layers=self._noises(seen, []), left_out=left_out, note=note)
         return BatchNoiseResult(
             layers=self._noises(seen, splits),
             left_out=left_out,

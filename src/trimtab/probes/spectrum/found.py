@@ -29,8 +29,8 @@ class SpectrumResult(Result):
         density: The share of eigenvalues there, for each unit of that axis.
         layers: The largest eigenvalue of the diagonal block of each layer.
         stable_learning_rate: The largest at which descent does not diverge on the quadratic function with this matrix:
-            2/λ_max, with momentum larger (see `stable_factor`). Infinite if no eigenvalue is positive. Steps that are
-            preconditioned (Adam, BNP) have another limit.
+            2/λ_max, with momentum larger (see `stable_factor`), with SGD's weight decay smaller. Infinite if no
+            eigenvalue is positive. Steps that are preconditioned (Adam, BNP) have another limit.
         learning_rate: The one in use; the largest, if groups of parameters differ.
         products: How many products with the matrix or a block of it were needed.
     """
@@ -67,7 +67,7 @@ def stable_factor(momentum: float = 0.0, *, dampening: float = 0.0, nesterov: bo
 def learning_rates(largest: float, optimizer: torch.optim.Optimizer | None) -> tuple[float, float]:
     """The stable learning rate, and the one in use (NaN without an optimizer).
 
-    For SGD with its momentum, and for all else as for plain descent.
+    For SGD with its momentum and its weight decay, which adds to all eigenvalues; for all else as for plain descent.
     """
     factor, used = stable_factor(), math.nan
     if optimizer is not None:
@@ -79,4 +79,5 @@ def learning_rates(largest: float, optimizer: torch.optim.Optimizer | None) -> t
             else stable_factor()  # without momentum, dampening does nothing
             for group in optimizer.param_groups
         )
+        largest += max(float(group["weight_decay"]) for group in optimizer.param_groups)
     return (factor / largest if largest > 0 else math.inf), used
