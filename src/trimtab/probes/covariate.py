@@ -59,8 +59,8 @@ class CovariateShift(Probe[CovariateShiftResult]):
     The update is that which the optimizer would really take from the gradient of this batch; see `next_step`.
 
     Each layer but the first costs a forward and a backward, the update one more, and the layers' order a forward.
-    Beside what these need it takes the memory of three times the trained parameters (the gradient, the updated parameters, the
-    gradient after them), and that of a copy of the optimizer's state while the update is computed.
+    Beside what these need it takes the memory of three times the trained parameters (the gradient, the updated
+    parameters, the gradient after them), and that of a copy of the optimizer's state while the update is computed.
 
     Args:
         optimizer: Whose update it is; whatever is attached to it by `BNP.attach` takes part.
