@@ -29,6 +29,7 @@ Matrix = Literal["hessian", "ggn", "fisher"]
 Likelihood = Literal["categorical", "gaussian"]
 
 _GRID = 512
+_LEAST = 4  # products, so that eigenvectors of which the gradient has nothing come out of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,9 @@ class Spectrum(Probe[SpectrumResult]):
         matrix: Which matrix.
         statistics: See `Still`.
         top: How many of the largest eigenvalues.
-        tolerance: The largest residual, which bounds the distance to an eigenvalue, as a share of the eigenvalue. With
-            parameters in half precision, products are hardly better than 1 %.
+        tolerance: How far off an eigenvalue may be, as a share of it. It is good when its residual, which bounds the
+            distance to an eigenvalue, is below that, or when it is settled (see `extremes`). With parameters in half
+            precision, products are hardly better than 1 %.
         lower_end: Whether to find the lower end as well. Matrices with at most `dense_up_to` rows (or outputs, for
             `ggn` and `fisher`) are formed for it, and everything is exact. Of larger ones Lanczos' method finds the
             lowest eigenvalue of the Hessian, and the smallest that is not zero of `ggn` and `fisher` if `most_products`
@@ -264,6 +266,8 @@ class Spectrum(Probe[SpectrumResult]):
             tolerance=self.tolerance,
             most_products=self.most_products,
             most_vectors=self.most_vectors,
+            least_products=_LEAST,
+            settled=True,
             noise=noise,
         )
 
