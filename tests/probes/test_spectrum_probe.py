@@ -236,7 +236,7 @@ def test_trace_and_density(batch: Batch) -> None:
     assert 4 * error_square < 0.7 * (exact**2).mean()
     less = Spectrum(trace_vectors=40, top=3)(model, loss_fn, batch)  # without what varies most
     assert less.trace == pytest.approx(dense.trace(), abs=4 * less.trace_error)
-    assert less.trace_error < 0.2 * found.trace_error
+    assert less.trace_error < 0.3 * found.trace_error
     whole = Spectrum(density_vectors=1, lower_end=True)(model, loss_fn, batch)  # from all eigenvalues
     grid, density = np.array(whole.density_grid), np.array(whole.density)
     assert np.trapezoid(density * grid, grid) == pytest.approx(exact.mean(), rel=1e-3)
