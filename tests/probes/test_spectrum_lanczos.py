@@ -105,6 +105,32 @@ def test_products_stop_when_told_to() -> None:
     assert few.residuals[-1] <= 0.5 * few.values[-1] and many.residuals[-1] <= 1e-6 * many.values[-1]
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    outliers=st.lists(st.floats(0.05, 1), min_size=1, max_size=6), top=st.integers(1, 3), seed=st.integers(0, 10_000)
+)
+def test_values_that_are_settled_are_good(outliers: list[float], top: int, seed: int) -> None:
+    """Values with gaps of a tenth beside them, as those of networks often have, in fewer products."""
+    ladder = 10 * np.cumprod([1.0, *(1 - 0.1 - 0.5 * each for each in outliers)])
+    rng = np.random.default_rng(seed)
+    diagonal = torch.tensor(np.concatenate([ladder, 0.01 * rng.normal(size=400), [-1.0]]))
+    start, told = starting(len(diagonal), seed), {"top": top, "tolerance": 1e-2, "least_products": 4}
+    early = extremes(lambda v: diagonal * v, start, settled=True, **told)
+    late = extremes(lambda v: diagonal * v, start, **told)
+    assert early.converged and early.products <= late.products
+    assert early.values[-1] == pytest.approx(10, rel=1e-2)
+
+
+def test_settling_saves_products() -> None:
+    diagonal = torch.tensor(np.concatenate([[10, 7.5, 6, 5, 4, 3, 2.5], 0.01 * np.arange(400) / 400]))
+    told = {"tolerance": 1e-2, "most_vectors": 8}
+    early = extremes(lambda v: diagonal * v, starting(407), settled=True, **told)
+    late = extremes(lambda v: diagonal * v, starting(407), **told)
+    assert early.products < late.products and early.residuals[-1] > 1e-2 * 10 >= late.residuals[-1]
+    assert early.values[-1] == pytest.approx(10, rel=2e-3)
+    assert extremes(lambda v: diagonal * v, starting(407), least_products=12, **told).products == 12
+
+
 def test_single_precision_keeps_its_basis_orthogonal() -> None:
     matrix, exact = drawn("outliers", 40, 2)
     single = matrix.float()

@@ -11,26 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.probes.test_spectrum_probe import dense_ggn, dense_hessian
+from tests.probes.dense import Batch, criterion, dense_ggn, dense_hessian, forward, loss_fn
 from tests.probes.untouched import untouched
 from trimtab.networks import build
 from trimtab.norms import Norm
 from trimtab.probes import Spectrum
 
-Batch = dict[str, Tensor]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-
-
-def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def forward(model: nn.Module, batch: Batch) -> Tensor:
-    return model(batch["x"])
-
-
-def criterion(outputs: Tensor, batch: Batch) -> Tensor:
-    return nn.functional.cross_entropy(outputs, batch["y"])
 
 
 @pytest.fixture

@@ -124,11 +124,15 @@ def extremes(
     tolerance: float = 1e-2,
     most_products: int = 100,
     most_vectors: int = 32,
+    least_products: int = 1,
+    settled: bool = False,
     noise: torch.Generator | None = None,
 ) -> Ritz:
     """The ends of the spectrum of a symmetric matrix.
 
-    One start sees one eigenvector of each eigenvalue: an eigenvalue that is exactly repeated counts once.
+    One start sees one eigenvector of each eigenvalue: an eigenvalue that is exactly repeated counts once. And it is
+    possible, if not likely, that a value is within its residual of another eigenvalue than the outermost, of which the
+    start had hardly anything.
 
     Args:
         product: The product with the matrix.
@@ -138,29 +142,47 @@ def extremes(
         tolerance: They have when their residuals are below this share of them (or are rounding).
         most_products: It ends after so many products at the latest.
         most_vectors: Of the basis; when it is full, its best part is kept and the rest given up.
+        least_products: It does not end before, unless it is exact.
+        settled: Whether they have converged, too, when their last product moved them by less than the tolerance and
+            their squared residuals over the gaps to the values beside them (Temple, 1928; Kato, 1949), which are what
+            they are off by unless another eigenvalue hides in the gap, are ten times smaller still.
         noise: See `Lanczos`.
 
     Raises:
         CannotMeasure: If a product is not finite.
     """
     lanczos = Lanczos(product, start, noise=noise)
-    size, wanted = start.numel(), min(top + bottom, start.numel())
+    size = start.numel()
+    top, bottom = min(top, size), min(bottom, size)
     rounding = 10 * torch.finfo(start.dtype).eps
+    before = torch.zeros(0, dtype=torch.double)
     while True:
         lanczos.step()
         values, residuals, _ = lanczos.ritz()
-        ends = torch.cat([torch.arange(len(values))[len(values) - min(top, size) :], torch.arange(bottom)])
-        if lanczos.exhausted or len(values) == size:
-            converged = True
-        elif len(values) >= wanted:
-            enough = tolerance * values[ends].abs() + rounding * values.abs().max()
-            converged = bool((residuals[ends] <= enough).all())
-        else:
-            converged = False
+        converged = lanczos.exhausted or len(values) == size
+        if not converged and lanczos.products >= least_products and len(values) >= max(top, bottom):
+            enough = tolerance * values.abs() + rounding * values.abs().max()
+            good = residuals <= enough
+            if settled:
+                good |= _settled(values, residuals, before, top, enough)
+            converged = bool(good[len(values) - top :].all() and good[:bottom].all())
         if converged or lanczos.products >= most_products:
             return Ritz(values, residuals, converged, lanczos.basis, lanczos.products)
+        before = values
         if len(values) >= most_vectors:
             lanczos.shrink(_best(most_vectors, top, bottom))
+
+
+def _settled(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough: Tensor) -> Tensor:
+    """Which values hardly moved, and are hardly off if there is no eigenvalue in the gaps beside them."""
+    low = len(values) - top
+    if len(before) < max(low, top):
+        return torch.zeros_like(values, dtype=torch.bool)
+    moved = (values - torch.cat([before[:low], before[len(before) - top :]])).abs()  # counted from either end
+    gaps = (values.unsqueeze(1) - values).abs() - residuals
+    gaps.fill_diagonal_(float("inf"))
+    gap = gaps.min(1).values
+    return (moved <= enough) & (gap > 0) & (residuals.square() <= 0.1 * enough * gap)
 
 
 def lanczos_max(product: Product, start: Tensor, *, tolerance: float = 1e-4, most: int = 200) -> float:

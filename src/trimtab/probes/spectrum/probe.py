@@ -29,6 +29,8 @@ Matrix = Literal["hessian", "ggn", "fisher"]
 Likelihood = Literal["categorical", "gaussian"]
 
 _GRID = 512
+_NARROW = 0.003  # of the range, about what the grid resolves
+_LEAST = 4  # products, so that eigenvectors of which the gradient has nothing come out of the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +59,20 @@ class Spectrum(Probe[SpectrumResult]):
         matrix: Which matrix.
         statistics: See `Still`.
         top: How many of the largest eigenvalues.
-        tolerance: The largest residual, which bounds the distance to an eigenvalue, as a share of the eigenvalue. With
-            parameters in half precision, products are hardly better than 1 %.
+        tolerance: How far off an eigenvalue may be, as a share of it. It is good when its residual, which bounds the
+            distance to an eigenvalue, is below that, or when it is settled (see `extremes`). With parameters in half
+            precision, products are hardly better than 1 %.
         lower_end: Whether to find the lower end as well. Matrices with at most `dense_up_to` rows (or outputs, for
-            `ggn` and `fisher`) are formed for it, and everything is exact. Of larger ones Lanczos' method finds the
-            lowest eigenvalue of the Hessian, and the smallest that is not zero of `ggn` and `fisher` if `most_products`
-            are enough, which they often are not. It cannot find eigenvalues of a Hessian near zero, since these are
-            inside of the spectrum.
+            `ggn` and `fisher`) are formed for it, and everything is exact up to rounding. Of larger ones Lanczos'
+            method finds the lowest eigenvalue of the Hessian, and the smallest that is not zero of `ggn` and `fisher`
+            if `most_products` are enough, which they often are not. It cannot find eigenvalues of a Hessian near zero,
+            since these are inside of the spectrum.
         dense_up_to: See `lower_end`.
         trace_vectors: How many random vectors for the trace; 0: no trace.
         density_vectors: How many random vectors for the density, with `density_steps` products each; 0: no density.
         density_steps: See there.
-        density_width: The width of the density's smoothing, as a share of the spectrum's range.
+        density_width: The standard deviation of the Gaussian that smooths the density, as a share of the spectrum's
+            range; at least 0.003.
         per_layer: Whether to find the largest eigenvalue of the diagonal block of each layer.
         most_layers: Only so many layers, those with the most parameters.
         forward: From model and batch to one tensor of outputs; for `ggn` and `fisher`.
@@ -118,9 +122,10 @@ class Spectrum(Probe[SpectrumResult]):
         for option, least in lowest.items():
             if not getattr(self, option) >= least:
                 raise ValueError(f"{option} must be {least} or larger, not {getattr(self, option)}.")
-        for option in ("tolerance", "density_width"):
-            if not 0 < getattr(self, option) < 1:
-                raise ValueError(f"{option} must be between 0 and 1, not {getattr(self, option)}.")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance must be between 0 and 1, not {self.tolerance}.")
+        if not _NARROW <= self.density_width < 1:
+            raise ValueError(f"density_width must be from {_NARROW} to 1, not {self.density_width}.")
         if self.matrix != "hessian" and self.forward is None:
             raise ValueError(f"matrix={self.matrix!r} needs forward, a function from model and batch to the outputs.")
         if self.matrix == "ggn" and self.criterion is None:
@@ -264,6 +269,8 @@ class Spectrum(Probe[SpectrumResult]):
             tolerance=self.tolerance,
             most_products=self.most_products,
             most_vectors=self.most_vectors,
+            least_products=_LEAST,
+            settled=True,
             noise=noise,
         )
 
