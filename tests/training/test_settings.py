@@ -96,7 +96,7 @@ def test_flags_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path)
         (["--resume", "--force"], "give one of them"),
         (["--network", "small-mlp", "--method", "bn", "--batch-size", "1"], "more than 1 value per channel"),
         (["--method", "bnp+wn"], "BNP cannot change weights that weight normalization computes"),
-        (["--lr", "fast"], "the command line: lr: could not convert"),
+        (["--lr", "fast"], "the command line: lr: must be a number, not 'fast'"),
         (["--epochs", "1.5"], "the command line: epochs"),
         (["--optimizer", "lbfgs"], "must be one of sgd, adam, adamw, not 'lbfgs'"),
         (["--device", "abacus"], "there is no device 'abacus'"),

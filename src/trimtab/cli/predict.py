@@ -157,11 +157,11 @@ def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: s
     """
     import torch
 
-    from trimtab.probes import fisher_lambda_max
+    from trimtab.probes import CannotMeasure, fisher_lambda_max
 
     try:
         value = fisher_lambda_max(model, x, statistics=statistics, outputs=0 if outputs == "one" else "all")
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # infinities among the products
+    except (CannotMeasure, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # infinities among the products
         value = math.nan
     if not math.isfinite(value):
         raise ValueError("the eigenvalue does not fit into single precision, lower --gamma or --sigma-w2")

@@ -7,7 +7,7 @@ from trimtab.probes.distribution import Distribution
 from trimtab.probes.landscape import Landscape, LandscapeResult, RandomLandscape
 from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult, LayerNoise, split_batch
-from trimtab.probes.result import LossFunction, Probe, Result
+from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.spectrum import Jacobian, Spectrum, SpectrumResult, fisher_lambda_max, lanczos_max
 from trimtab.probes.surface import Surface
 
@@ -16,6 +16,7 @@ __all__ = [
     "ActivationsResult",
     "BatchNoise",
     "BatchNoiseResult",
+    "CannotMeasure",
     "Conditioning",
     "ConditioningResult",
     "CovariateShift",

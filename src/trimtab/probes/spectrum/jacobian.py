@@ -112,6 +112,7 @@ def fisher_lambda_max(
 
     Raises:
         ValueError: If an argument makes no sense.
+        CannotMeasure: If numbers are not finite on the way.
     """
     if method not in ("auto", "gram", "lanczos"):
         raise ValueError(f"method must be 'auto', 'gram' or 'lanczos', not {method!r}.")
