@@ -21,6 +21,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "spatial": draw(st.sampled_from(["channel", "site"])),
         "tokens": draw(st.sampled_from(["positions", "samples"])),
         "no_bias": draw(st.sampled_from(["second_moment", "variance"])),
+        "fast": draw(st.booleans()),
     }
 
 

@@ -41,9 +41,9 @@ def test_a_type_is_added_with_one_decorated_function() -> None:
         return layers.linear(nn.Linear(1, 1), x, y, options)
 
     torch.manual_seed(0)
-    ours, linear = Conv1D(3, 2), nn.Linear(3, 2)
+    ours, linear = Conv1D(3, 2).double(), nn.Linear(3, 2).double()
     linear.load_state_dict({"weight": ours.weight.detach().t(), "bias": ours.bias.detach()})
-    x = 1 + torch.randn(4, 5, 3)
+    x = 1 + torch.randn(4, 5, 3, dtype=torch.float64)
     for layer in (ours, linear):
         with trimtab.BNP(layer) as bnp:
             layer(x).square().mean().backward()
@@ -78,9 +78,9 @@ def test_a_subclass_may_have_a_rule_of_its_own() -> None:
         return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=rows, outputs=rows)
 
     torch.manual_seed(0)
-    special, plain = Tokens(3, 2), nn.Linear(3, 2)
+    special, plain = Tokens(3, 2).double(), nn.Linear(3, 2).double()
     plain.load_state_dict(special.state_dict())
-    x = torch.randn(2, 9, 3)
+    x = torch.randn(2, 9, 3, dtype=torch.float64)
     for layer, options in ((special, {}), (plain, {"tokens": "samples"})):
         with trimtab.BNP(layer, **options) as bnp:
             layer(x).square().mean().backward()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trimtab.bnp import kernels
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Rows, at_least_float32
 
@@ -92,14 +93,14 @@ def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
     rows = x.shape[:-1].numel()
     samples = x.shape[0] if x.ndim > 1 and options.tokens == "positions" else rows
-    return Rows(Moments.of(x, columns=-1), samples=samples, outputs=rows)
+    return Rows(kernels.moments(x, -1, options), samples=samples, outputs=rows)
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
     x, outputs = _batched(layer, x, y)
-    moments = _site_moments(layer, x) if options.spatial == "site" else Moments.of(x, columns=1)
+    moments = _site_moments(layer, x) if options.spatial == "site" else kernels.moments(x, 1, options)
     return Rows(moments, samples=x.shape[0], outputs=outputs)
 
 
@@ -113,7 +114,7 @@ def transposed_convolution(
     τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input inserts none: τ = 1.
     """
     x, outputs = _batched(layer, x, y)
-    moments = Moments.of(x, columns=1)
+    moments = kernels.moments(x, 1, options)
     return Rows(moments, samples=x.shape[0], outputs=outputs, zeros=outputs - moments.count)
 
 

@@ -105,6 +105,7 @@ class Observer:
         self._accumulated = _Pool()  # which was added to weight.grad,
         self._handed_out = _Pool()  # or was given to who asked for it by torch.autograd.grad.
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
+        self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._watched: nn.Parameter | None = None
         self._weight_handles: list[RemovableHandle] = []
         self._handle: RemovableHandle | None = None
@@ -124,6 +125,13 @@ class Observer:
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
         return self.kind.units(self.module, weight)
+
+    def shape(self, weight: Tensor) -> tuple[int, int, int, int]:
+        """The shape of the view that `units` gives."""
+        if self._shape is None or self._shape[0] != weight.shape:
+            groups, outputs, inputs, sites = self.units(torch.empty(weight.shape, device="meta")).shape
+            self._shape = weight.shape, (groups, outputs, inputs, sites)
+        return self._shape[1]
 
     @property
     def pending(self) -> Rows | None:

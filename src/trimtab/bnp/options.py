@@ -22,6 +22,7 @@ class Options:
     spatial: Spatial = "channel"
     tokens: Tokens = "positions"
     no_bias: NoBias = "second_moment"
+    fast: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning, naming the argument."""
@@ -34,8 +35,9 @@ class Options:
             value = getattr(self, name)
             if not _is_number(value) or not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a finite number, 0 or larger, not {value!r}.")
-        if not isinstance(self.debias, bool):
-            raise ValueError(f"debias must be True or False, not {self.debias!r}.")
+        for name in ("debias", "fast"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}.")
         hints = get_type_hints(type(self))
         for name in ("statistics", "spatial", "tokens", "no_bias"):
             choices = get_args(hints[name])

@@ -7,17 +7,19 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.bnp import state, transform
+from trimtab.bnp import kernels, state, transform
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.deferred import DeferredAlarm
+from trimtab.bnp.layers import output_first
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
-from trimtab.bnp.statistics import Rows, RunningAverage, all_finite, at_least_float32
+from trimtab.bnp.statistics import Rows, RunningAverage
+from trimtab.bnp.update import Update
 from trimtab.bnp.watch import Watch
 
 
@@ -51,6 +53,7 @@ class BNP:
         no_bias: What scales a weight without bias: the `"second_moment"` or the `"variance"` of its input.
         skip: Names of layers, or of modules that contain them, to leave alone; `*` and `?` match as in
             file names.
+        fast: Use compiled kernels where there are some; the results are the same up to rounding.
 
     Raises:
         TypeError: If `model` is not a module.
@@ -70,6 +73,7 @@ class BNP:
         tokens: Tokens = "positions",
         no_bias: NoBias = "second_moment",
         skip: str | Iterable[str] = (),
+        fast: bool = True,
     ) -> None:
         """Observe the model's layers from now on."""
         if not isinstance(model, nn.Module):
@@ -84,6 +88,7 @@ class BNP:
             spatial=spatial,
             tokens=tokens,
             no_bias=no_bias,
+            fast=fast,
         )
         self._watch = Watch(model, self.options, (skip,) if isinstance(skip, str) else tuple(skip))
         self._attachment: Attachment | None = None
@@ -187,69 +192,47 @@ class BNP:
         self._watch.synchronize()
         seen: list[tuple[Observer, Rows]] = []
         unheard: list[Observer] = []
-        for observer in self._watch.observers.values():
+        for observer in self._watch.suited:
             weight = observer.weight
-            if weight is not None and weight.grad is not None and self._why_left_alone(observer, parameters) is None:
+            if weight is None or weight.grad is None or not weight.requires_grad:
+                continue
+            if parameters is None or id(weight) in parameters:
                 rows = observer.pending
                 if rows is None:
                     unheard.append(observer)
                 else:
                     observer.check(rows)
                     seen.append((observer, rows))
-        for observer, rows in seen:
-            self._precondition(observer, rows, parameters, fold)
+        updates = [self._update(observer, rows, parameters) for observer, rows in seen]
+        flags = kernels.precondition(updates, self.options, fold)
         self.discard()
         _say_unheard(unheard)
+        if fold:
+            for flag in flags:
+                self._alarm.watch(~flag)
         self._alarm.check()
 
-    def _precondition(self, observer: Observer, rows: Rows, parameters: set[int] | None, fold: bool) -> None:
-        """Replace the gradients of one layer."""
-        assert observer.weight is not None and observer.weight.grad is not None
-        weight, trained_bias = observer.weight.grad, observer.trained_bias(parameters)
-        bias = None if trained_bias is None else trained_bias.grad
-        mean, variance = self._statistics(observer, rows, weight, bias, fold)
-
-        buffer = weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
-        units = observer.units(buffer)
-        groups, outputs, inputs, sites = units.shape
-        mean = mean.reshape(groups, 1, inputs, -1)
-        variance = variance.reshape(groups, 1, inputs, -1)
-        q2 = transform.squared_norm(inputs * sites, rows.samples, rows.outputs)
-        if bias is None and self.options.no_bias == "second_moment":
-            variance = transform.second_moment(mean, variance)
-        scale = transform.regularized(variance, self.options.eps1, self.options.eps2)
-
-        if bias is None:
-            new_weight = transform.precondition_without_bias(at_least_float32(units), scale, q2)
-        else:
-            bias_units = at_least_float32(bias).reshape(groups, outputs, 1, 1)
-            new_weight, new_bias = transform.precondition(at_least_float32(units), bias_units, mean, scale, q2)
-            bias.copy_(new_bias.reshape(bias.shape))
-        units.copy_(new_weight)
-        if buffer is not weight:
-            weight.copy_(buffer)
-
-    def _statistics(
-        self, observer: Observer, rows: Rows, weight: Tensor, bias: Tensor | None, fold: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The mean and variance for this step, once its rows are folded in."""
+    def _update(self, observer: Observer, rows: Rows, parameters: set[int] | None) -> Update:
+        """What the step of one layer is about."""
+        weight, bias = observer.weight, observer.trained_bias(parameters)
+        assert weight is not None and weight.grad is not None
         batch = rows.columns().to(weight.device)
         if observer.running is None:
             observer.running = RunningAverage(batch.mean, debias=self.options.debias)
-        running = observer.running
-        running.to(batch.mean)
-        variance = running.variance_of(batch)
-        accept = all_finite(variance, weight, bias)
-        if fold:
-            running.fold(batch.mean, variance, rho=self.options.rho, accept=accept)
-            self._alarm.watch(~accept)
-        mean_now, variance_now = running.estimate()
-        if self.options.statistics == "running":
-            return mean_now, variance_now
-        if batch.count == 1:
+        observer.running.to(batch.mean)
+        if self.options.statistics == "batch" and batch.count == 1:
             self._say_single_row(observer)
-            return mean_now, variance_now
-        return torch.where(accept, batch.mean, mean_now), torch.where(accept, variance, variance_now)
+        _, _, inputs, sites = shape = observer.shape(weight)
+        return Update(
+            weight=weight.grad,
+            bias=None if bias is None else bias.grad,
+            batch=batch,
+            running=observer.running,
+            q2=transform.squared_norm(inputs * sites, rows.samples, rows.outputs),
+            units=observer.units,
+            shape=shape,
+            by_output=observer.kind.units is output_first,
+        )
 
     def _why_left_alone(self, observer: Observer, parameters: set[int] | None) -> str | None:
         if parameters is not None and id(observer.weight) not in parameters:

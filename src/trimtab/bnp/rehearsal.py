@@ -31,7 +31,8 @@ def rehearsal(bnp: BNP, parameters: set[int]) -> Iterator[Callable[[], None]]:
     for observer in observers.values():
         observer.said_unheard = observer.said_unsuited = True
         original = known.get(id(observer.module))
-        observer.running = copy.copy(original.running) if original is not None else None
+        running = None if original is None else original.running
+        observer.running = None if running is None else running.clone()
 
     double = copy.copy(bnp)
     double._watch, double._attachment, double._said_single_row = watch, None, True

@@ -4,6 +4,7 @@ The rows are those of the matrix H of the bnp paper (its extended form 𝓗 for 
 the columns are what the layer's weights multiply.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,12 @@ class Moments:
         if count == 0:
             nothing = x.new_zeros([x.shape[dim] for dim in sorted(kept)])
             return cls(0, nothing, nothing)
-        variance, mean = torch.var_mean(x, rows, correction=0)
+        if x.is_cpu and x.is_floating_point() and len(kept) == 1 and not torch.compiler.is_compiling():
+            # Twenty times as fast here as var_mean, of which it is a special case.
+            x = x.flatten(0, -2) if kept == {x.ndim - 1} else x.movedim(next(iter(kept)), 1)
+            mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+        else:
+            variance, mean = torch.var_mean(x, rows, correction=0)
         return cls(count, mean, variance)
 
     def merge(self, other: "Moments") -> "Moments":
@@ -67,6 +73,8 @@ class Moments:
 
     def to(self, device: torch.device) -> "Moments":
         """The same moments on a device."""
+        if self.mean.device == device:
+            return self
         return replace(self, mean=self.mean.to(device), variance=self.variance.to(device))
 
 
@@ -141,18 +149,32 @@ class RunningAverage:
         mean, _ = self.estimate()
         return (batch.mean - mean).square()
 
-    def fold(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> None:
-        """Move the averages by one batch where `accept`, a boolean on the device, is true.
-
-        It is decided without asking the device for the answer: a refused batch is replaced by the
-        averages themselves, and moving towards oneself changes nothing.
-        """
-        self.mean = self.mean.lerp(torch.where(accept, mean, self.mean), 1 - rho)
-        self.variance = self.variance.lerp(torch.where(accept, variance, self.variance), 1 - rho)
+    def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> "RunningAverage":
+        """The averages moved by one batch where `accept`, a boolean on the device, is true; else as they are."""
+        moved = copy.copy(self)
+        moved.mean = torch.where(accept, self.mean.lerp(mean, 1 - rho), self.mean)
+        moved.variance = torch.where(accept, self.variance.lerp(variance, 1 - rho), self.variance)
         if self.debias:
-            self.weight = self.weight.lerp(torch.where(accept, 1, self.weight), 1 - rho)
-        self.steps = self.steps + accept
-        self.skipped = self.skipped + ~accept
+            moved.weight = torch.where(accept, self.weight.lerp(torch.ones_like(self.weight), 1 - rho), self.weight)
+        return moved
+
+    def move_to(self, moved: "RunningAverage", accept: Tensor) -> None:
+        """Take over averages that `after` gave where `accept` is true, and count the step.
+
+        All is written in place, and decided without asking the device for the answer: so it can be replayed.
+        """
+        for name in ("mean", "variance", "weight") if self.debias else ("mean", "variance"):
+            ours, theirs = getattr(self, name), getattr(moved, name)
+            ours.copy_(torch.where(accept, theirs, ours))
+        self.steps += accept
+        self.skipped += ~accept
+
+    def clone(self) -> "RunningAverage":
+        """Averages of the same values that go their own way."""
+        twin = copy.copy(self)
+        for name, value in self.tensors().items():
+            setattr(twin, name, value.clone())
+        return twin
 
     def to(self, like: Tensor) -> None:
         """Move the averages to the device and the type of a tensor, as when the model was."""
@@ -170,7 +192,6 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def all_finite(*tensors: Tensor | None) -> Tensor:
-    """Whether no entry is infinite or not a number: a boolean that stays on the device."""
-    checks = [torch.linalg.vector_norm(x, ord=math.inf).isfinite() for x in tensors if x is not None]
-    return torch.stack(checks).all()
+def all_finite(x: Tensor) -> Tensor:
+    """Whether no entry is infinite or not a number, since 0 times those is NaN: a boolean that stays on the device."""
+    return (x * 0).sum() == 0

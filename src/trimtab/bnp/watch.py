@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,8 +36,10 @@ class Watch:
         self._options = options
         self._skip = skip
         self._handle: RemovableHandle | None = None
-        self._modules: list[int] = []
-        self._parameters: list[int] = []
+        self._modules: list[nn.Module] = []  # all of them,
+        self._children: list[int] = []  # the identities of what they consist of,
+        self._parameters: list[int] = []  # and of their parameters: to see when something has changed
+        self._suited: list[Observer] = []
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
@@ -73,16 +76,26 @@ class Watch:
 
     def synchronize(self) -> None:
         """Observe layers that were added since, let go of those that were removed, see what is shared."""
-        modules, parameters = _identities(self.model)
-        if modules != self._modules:
+        changed = self._changed()
+        if changed:
             self._look_at_modules()
-        if parameters != self._parameters:
+        if changed or self._parameters != self._identities("_parameters"):
             self._look_at_parameters()
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
-        if not torch.compiler.is_compiling() and _identities(self.model)[0] != self._modules:
+        if not torch.compiler.is_compiling() and self._changed():
             self._look_at_modules()
+            self._parameters = []
+
+    def _changed(self) -> bool:
+        """Whether modules were added or removed: then some module that is known does not consist of what it did."""
+        return self._children != self._identities("_modules")
+
+    def _identities(self, kind: str) -> list[int]:
+        """The identities of what all modules have in one of their dictionaries."""
+        contents = [module.__dict__[kind].values() for module in self._modules]
+        return list(map(id, chain.from_iterable(contents)))
 
     def _look_at_modules(self) -> None:
         known = {id(observer.module): observer for observer in self.observers.values()}
@@ -105,7 +118,8 @@ class Watch:
             for observer in observers.values():
                 observer.start()
         self.observers = observers
-        self._modules = _identities(self.model)[0]
+        self._modules = list(self.model.modules())
+        self._children = self._identities("_modules")
 
     def _look_at_parameters(self) -> None:
         self._owners = {}
@@ -113,8 +127,15 @@ class Watch:
             for parameter in module._parameters.values():
                 if parameter is not None:
                     self._owners.setdefault(id(parameter), set()).add(name)
-        self._parameters = _identities(self.model)[1]
-        self._say_unsuited()
+        self._parameters = self._identities("_parameters")
+        reasons = {name: self._unsuited(observer) for name, observer in self.observers.items()}
+        self._suited = [observer for name, observer in self.observers.items() if reasons[name] is None]
+        self._say_unsuited(reasons)
+
+    @property
+    def suited(self) -> list[Observer]:
+        """The observers of layers that can be preconditioned, as of the last `synchronize`."""
+        return self._suited
 
     def skipped(self, name: str) -> bool:
         """Whether `skip` names a layer."""
@@ -146,16 +167,15 @@ class Watch:
             return "its weight is empty"
         return None
 
-    def _say_unsuited(self) -> None:
+    def _say_unsuited(self, reasons: dict[str, str | None]) -> None:
         """Say which layers are left alone by their nature, once for each."""
-        reasons = []
+        news = []
         for name, observer in self.observers.items():
-            reason = self._unsuited(observer)
-            if reason is not None and not observer.said_unsuited:
+            if reasons[name] is not None and not observer.said_unsuited:
                 observer.said_unsuited = True
-                reasons.append(f"{name!r} ({reason})")
-        if reasons:
-            say(f"BNP leaves these layers alone: {', '.join(reasons)}.")
+                news.append(f"{name!r} ({reasons[name]})")
+        if news:
+            say(f"BNP leaves these layers alone: {', '.join(news)}.")
 
 
 def clean_names(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -183,17 +203,3 @@ def matches(name: str, pattern: str) -> bool:
     """Whether a pattern names the layer or a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
-
-
-def _identities(model: nn.Module) -> tuple[list[int], list[int]]:
-    """The identities of all modules and of all their parameters, to see when something has changed."""
-    modules: dict[int, None] = {}
-    parameters: list[int] = []
-    stack = [model]
-    while stack:
-        module = stack.pop()
-        if id(module) not in modules:
-            modules[id(module)] = None
-            parameters.extend(map(id, module._parameters.values()))
-            stack.extend(child for child in module._modules.values() if child is not None)
-    return list(modules), parameters

@@ -1,0 +1,81 @@
+/* Statistics and preconditioning of dense and convolutional layers on the CPU: native.py calls this, and
+ * bnp/update.py is the same in plain PyTorch, to read and to test against.
+ *
+ * It links nothing but the C library. Threads are those of the OpenMP runtime that PyTorch has loaded: its
+ * GOMP_parallel is handed in as a pointer, and without it one thread does the work. How the work is cut does not
+ * depend on the number of threads, so neither do the results.
+ */
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* To be changed with the functions below, so that native.py does not call a library that was built from another source. */
+int64_t trimtab_version(void) { return 1; }
+
+typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
+
+/* Run `work(data, part)` for each part below `parts`, by as many threads as there are to help. */
+typedef struct {
+    void (*work)(void *, int64_t);
+    void *data;
+    int64_t parts;
+    atomic_llong next;
+} Team;
+
+static void team_member(void *told) {
+    Team *team = told;
+    for (;;) {
+        int64_t part = atomic_fetch_add(&team->next, 1);
+        if (part >= team->parts) return;
+        team->work(team->data, part);
+    }
+}
+
+static void share(void (*work)(void *, int64_t), void *data, int64_t parts, parallel_fn parallel, unsigned threads) {
+    Team team = {work, data, parts, 0};
+    if (parallel && threads > 1 && parts > 1)
+        parallel(team_member, &team, threads < parts ? threads : (unsigned)parts, 0);
+    else
+        team_member(&team);
+}
+
+/* What a step does to one layer. The gradient of the weight is laid out as (groups, outputs, inputs, sites), without
+ * gaps; statistics are (groups, inputs, sites), or (groups, inputs) where `shared`. */
+typedef struct {
+    void *weight, *bias; /* gradients; the bias may be NULL */
+    const void *batch_mean, *batch_variance;
+    void *mean, *variance, *share; /* running averages, and the sum of their weights */
+    int64_t *steps, *skipped;
+    int64_t groups, outputs, inputs, sites, shared;
+    int64_t single; /* whether there is one row, which has no variance of its own */
+    double q2;
+} Layer;
+
+typedef struct {
+    double rho, eps1, eps2;
+    int64_t debias, use_batch, second_moment, fold;
+} Options;
+
+#define PART 16384    /* numbers that one part of the work is about */
+#define BLOCK 512     /* columns whose sums are kept in the nearest cache */
+#define RUN 64        /* rows that are summed in single precision before their sum is added to a double */
+#define LANES 32      /* sums that run beside each other */
+
+#define REAL float
+#define NAME(x) x##_f32
+#include "native_typed.h"
+#undef REAL
+#undef NAME
+#define REAL double
+#define NAME(x) x##_f64
+#include "native_typed.h"

@@ -1,0 +1,175 @@
+"""The kernels of native.c, for tensors on the CPU."""
+
+import ctypes
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.bnp.options import Options
+from trimtab.bnp.update import Update
+
+LIBRARY = Path(__file__).with_name("_native.so")
+VERSION = 1  # trimtab_version in native.c
+_SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
+_LAYER = struct.Struct("9P6qd")  # `Layer` in native.c
+_OPTIONS = struct.Struct("3d4q")  # `Options`
+
+_Functions = dict[torch.dtype, tuple[Any, Any, Any]]
+
+
+def _load() -> _Functions:
+    """The functions for each type of number: moments of rows and of planes, and the step. Empty if not built."""
+    try:
+        library = ctypes.PyDLL(str(LIBRARY))  # the calls are too short to let go of the interpreter's lock
+        if library.trimtab_version() != VERSION:
+            return {}
+        functions = {}
+        for dtype, suffix in _SUFFIX.items():
+            names = ("moments_of_rows", "moments_of_planes", "precondition")
+            rows, planes, step = (getattr(library, name + suffix) for name in names)
+            pointer, size = ctypes.c_void_p, ctypes.c_int64
+            rows.argtypes = [pointer, size, size, pointer, pointer, pointer, ctypes.c_uint]
+            planes.argtypes = [pointer, size, size, size, pointer, pointer, pointer, ctypes.c_uint]
+            step.argtypes = [ctypes.c_char_p, size, ctypes.c_char_p, pointer, ctypes.c_uint]
+            step.restype = size
+            functions[dtype] = rows, planes, step
+    except (OSError, AttributeError):
+        return {}
+    return functions
+
+
+def _threads_of_torch() -> int | None:
+    """The address of GOMP_parallel in the OpenMP runtime that PyTorch has loaded, if that is to be had."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+_FUNCTIONS = _load()
+_PARALLEL = _threads_of_torch()
+
+
+def available() -> bool:
+    """Whether the library is there."""
+    return bool(_FUNCTIONS)
+
+
+def describe() -> str:
+    """What is used, in a few words."""
+    threads = torch.get_num_threads() if _PARALLEL else 1
+    return f"compiled C, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def moments(x: Tensor, column: int) -> tuple[int, Tensor, Tensor] | None:
+    """Number of rows, mean and variance of each column, or None where this is not for the kernel."""
+    functions = _FUNCTIONS.get(x.dtype)
+    if functions is None or not x.is_cpu:
+        return None
+    shape = x.shape
+    columns = shape[column]
+    rows = x.numel() // columns
+    try:
+        address = x.data_ptr()
+    except RuntimeError:  # no memory of its own, as under torch.func
+        return None
+    mean, variance = x.new_empty(columns), x.new_empty(columns)
+    threads = torch.get_num_threads()
+    if x.is_contiguous():
+        positions = math.prod(shape[column + 1 :]) if column >= 0 else 1
+        if positions > 1:
+            failed = functions[1](
+                address,
+                rows // positions,
+                columns,
+                positions,
+                mean.data_ptr(),
+                variance.data_ptr(),
+                _PARALLEL,
+                threads,
+            )
+            return None if failed else (rows, mean, variance)
+    elif not (column == 1 and _channels_last(x)):
+        return None
+    failed = functions[0](address, rows, columns, mean.data_ptr(), variance.data_ptr(), _PARALLEL, threads)
+    return None if failed else (rows, mean, variance)
+
+
+def _channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+
+
+def takes(update: Update) -> bool:
+    """Whether a layer's step is for the kernel."""
+    weight, bias, running, moments = update.weight, update.bias, update.running, update.batch
+    dtype = weight.dtype
+    return (
+        dtype in _FUNCTIONS
+        and weight.is_cpu
+        and weight.is_contiguous()
+        and type(weight) is Tensor
+        and type(moments.count) is int
+        and update.by_output
+        and moments.mean.dtype is running.mean.dtype is dtype
+        and moments.mean.is_contiguous()
+        and moments.variance.is_contiguous()
+        and (bias is None or (bias.dtype is dtype and bias.is_contiguous()))
+    )
+
+
+def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int:
+    """The step of layers that the kernel takes. Returns how many had something that is not finite."""
+    by_type: dict[torch.dtype, list[bytes]] = {}
+    for update in updates:
+        by_type.setdefault(update.weight.dtype, []).append(_packed(update))
+    told = _OPTIONS.pack(
+        options.rho,
+        options.eps1,
+        options.eps2,
+        options.debias,
+        options.statistics == "batch",
+        options.no_bias == "second_moment",
+        fold,
+    )
+    not_finite = 0
+    for dtype, layers in by_type.items():
+        step = _FUNCTIONS[dtype][2]
+        result = step(b"".join(layers), len(layers), told, _PARALLEL, torch.get_num_threads())
+        if result < 0:
+            raise MemoryError("There is no memory left for the preconditioning of the gradients.")
+        not_finite += result
+    # Autograd is told that what it may have saved has changed.
+    torch.autograd.graph.increment_version(
+        [g for update in updates for g in (update.weight, update.bias) if g is not None]
+    )
+    return not_finite
+
+
+def _packed(update: Update) -> bytes:
+    """A `Layer` of native.c."""
+    running, moments, bias = update.running, update.batch, update.bias
+    groups, outputs, inputs, sites = update.shape
+    return _LAYER.pack(
+        update.weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        moments.mean.data_ptr(),
+        moments.variance.data_ptr(),
+        running.mean.data_ptr(),
+        running.variance.data_ptr(),
+        running.weight.data_ptr(),
+        running.steps.data_ptr(),
+        running.skipped.data_ptr(),
+        groups,
+        outputs,
+        inputs,
+        sites,
+        running.mean.numel() != groups * inputs * sites,
+        moments.count == 1,
+        update.q2,
+    )

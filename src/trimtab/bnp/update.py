@@ -1,0 +1,86 @@
+"""What a step does to one layer: its statistics move, its gradients are replaced.
+
+`plain` is the one to read, in PyTorch's own operations. What `trimtab.bnp.kernels` has does the same for many layers at
+once, and is tested to.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.bnp import transform
+from trimtab.bnp.options import Options
+from trimtab.bnp.statistics import Moments, RunningAverage, all_finite, at_least_float32
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """All that the step of one layer is about.
+
+    Attributes:
+        weight: The gradient of the weight.
+        bias: The gradient of the bias, if there is one to precondition.
+        batch: The moments of the step's rows.
+        running: The running averages, on the device of the weight.
+        q2: q².
+        units: The view of a tensor like the weight as (groups, outputs, inputs, sites).
+        shape: The shape of that view.
+        by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    batch: Moments
+    running: RunningAverage
+    q2: float
+    units: Callable[[Tensor], Tensor]
+    shape: tuple[int, int, int, int]
+    by_output: bool
+
+
+def plain(update: Update, options: Options, fold: bool) -> Tensor:
+    """Replace the gradients; move the averages, if this is to `fold` and all is finite.
+
+    Returns:
+        Whether all is finite: the batch and the new gradients. A boolean that stays on the device.
+    """
+    batch, running = update.batch, update.running
+    variance = running.variance_of(batch)
+    usable = all_finite(variance)
+    moved = running.after(batch.mean, variance, rho=options.rho, accept=usable) if fold else running
+    mean_now, variance_now = moved.estimate()
+    if options.statistics == "batch" and batch.count != 1:
+        mean_now = torch.where(usable, batch.mean, mean_now)
+        variance_now = torch.where(usable, variance, variance_now)
+    accept = usable & _transform(update, mean_now, variance_now, options)
+    if fold:
+        running.move_to(moved, accept)
+    return accept
+
+
+def _transform(update: Update, mean: Tensor, variance: Tensor, options: Options) -> Tensor:
+    """Replace the gradients; returns whether the new ones are finite."""
+    groups, outputs, inputs, _ = update.shape
+    weight, bias = update.weight, update.bias
+    buffer = weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
+    units = update.units(buffer)
+    mean = mean.reshape(groups, 1, inputs, -1)
+    variance = variance.reshape(groups, 1, inputs, -1)
+    if bias is None and options.no_bias == "second_moment":
+        variance = transform.second_moment(mean, variance)
+    scale = transform.regularized(variance, options.eps1, options.eps2)
+
+    if bias is None:
+        new_weight = transform.precondition_without_bias(at_least_float32(units), scale, update.q2)
+        finite = all_finite(new_weight)
+    else:
+        bias_units = at_least_float32(bias).reshape(groups, outputs, 1, 1)
+        new_weight, new_bias = transform.precondition(at_least_float32(units), bias_units, mean, scale, update.q2)
+        bias.copy_(new_bias.reshape(bias.shape))
+        finite = all_finite(new_bias)  # it has the sum of the new weights in it, times μ: 0 times infinity is NaN
+    units.copy_(new_weight)
+    if buffer is not weight:
+        weight.copy_(buffer)
+    return finite

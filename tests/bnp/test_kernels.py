@@ -1,0 +1,178 @@
+"""The compiled kernels against the plain way, of which the oracle is the judge."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import trimtab
+from tests.bnp.helpers import gradients, statistics
+from trimtab.bnp import Moments, Options, kernels
+from trimtab.bnp.kernels import native
+
+needs_library = pytest.mark.skipif(not native.available(), reason="the C kernels were not built")
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 8, 3, groups=4, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(8, 40, 3, stride=2),
+        nn.Flatten(),
+        nn.Linear(40 * 4, 700),
+        nn.ReLU(),
+        nn.Linear(700, 5),
+    )
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def step(net: nn.Sequential, bnp: trimtab.BNP, inputs: list[torch.Tensor], spoilt: int | None) -> None:
+    net.zero_grad()
+    for x in inputs:
+        net(x).square().mean().backward()
+    if spoilt is not None:
+        grad = net[spoilt].weight.grad
+        assert grad is not None
+        grad.view(-1)[grad.numel() // 2] = float("inf")
+    bnp.step()
+
+
+@needs_library
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.filterwarnings("ignore::trimtab.TrimtabWarning")
+@pytest.mark.parametrize("spatial", ["channel", "site"])
+@pytest.mark.parametrize(
+    "options", [{}, {"statistics": "batch"}, {"debias": True}, {"no_bias": "variance", "rho": 0.3}], ids=str
+)
+def test_steps_equal_the_plain_ones(options: dict[str, str], spatial: str) -> None:
+    """Steps of one and of many samples, of two backwards, with infinite inputs and gradients."""
+    fast, plain = network(), network()
+    with (
+        trimtab.BNP(fast, spatial=spatial, **options) as ours,  # type: ignore[arg-type]
+        trimtab.BNP(plain, spatial=spatial, fast=False, **options) as theirs,  # type: ignore[arg-type]
+    ):
+        generator = torch.Generator().manual_seed(1)
+        steps = [((7,), None), ((1,), None), ((3, 2), None), ((4,), 4), ((4,), 2), ((2,), None), ((9,), None)]
+        for sizes, spoilt in steps:
+            inputs = [2 + torch.randn(size, 3, 7, 7, generator=generator) for size in sizes]
+            if sizes == (2,):
+                inputs[0][1, 2, 3, 4] = float("inf")
+            for net, bnp in ((fast, ours), (plain, theirs)):
+                step(net, bnp, inputs, spoilt)
+            torch.testing.assert_close(gradients(fast), gradients(plain), rtol=1e-4, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(statistics(ours), statistics(theirs), rtol=1e-5, atol=1e-6)
+        assert [statistics(ours)[f"{layer}.skipped"].item() for layer in (0, 2, 4, 6, 8)] == [1, 2, 2, 1, 1]
+
+
+@needs_library
+def test_the_kernel_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above would compare the plain way with itself."""
+    taken: list[int] = []
+    precondition = native.precondition
+    monkeypatch.setattr(native, "precondition", lambda *told: taken.append(len(told[0])) or precondition(*told))
+    net = network()
+    with trimtab.BNP(net) as bnp:
+        step(net, bnp, [torch.randn(2, 3, 7, 7)], None)
+    with trimtab.BNP(net, fast=False) as bnp:
+        step(net, bnp, [torch.randn(2, 3, 7, 7)], None)
+    assert taken == [5]
+
+
+SHAPES = [
+    ((1, 5), -1),
+    ((16, 3072), -1),
+    ((3001, 7), -1),
+    ((5, 9, 700), -1),
+    ((70000, 3), -1),
+    ((128, 16, 8, 9), 1),
+    ((2, 3, 100, 101), 1),
+    ((4, 6, 1, 1), 1),
+    ((4, 6, 9), 1),
+    ((2, 3, 4, 5, 6), 1),
+]
+
+
+@needs_library
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize(("shape", "column"), SHAPES, ids=str)
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_moments(shape: tuple[int, ...], column: int, offset: float) -> None:
+    """Also for columns that are far from zero for their spread, where sums that are not shifted give −1."""
+    x = offset + torch.randn(shape, generator=torch.Generator().manual_seed(0)) * (1e-2 if offset else 1)
+    true = Moments.of(x.double(), columns=column)
+    layouts = [x]
+    if x.ndim > 3:
+        layouts.append(x.to(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d))
+    for laid_out in layouts:
+        found = native.moments(laid_out, column)
+        assert found is not None
+        count, mean, variance = found
+        assert count == true.count
+        torch.testing.assert_close(mean.double(), true.mean, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(variance.double(), true.variance, rtol=1e-4, atol=1e-12)
+
+
+@needs_library
+def test_moments_do_not_depend_on_the_number_of_threads() -> None:
+    x = torch.randn(700, 1300)
+    results = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        results.append(kernels.moments(x, -1, Options()))
+    torch.set_num_threads(1)
+    for other in results[1:]:
+        assert torch.equal(results[0].mean, other.mean)
+        assert torch.equal(results[0].variance, other.variance)
+
+
+def test_what_the_kernel_does_not_take_goes_the_plain_way() -> None:
+    for x in (torch.randn(6, 4).t(), torch.randn(4, 6).bfloat16(), torch.empty(0, 6), torch.randn(8, 6)[::2]):
+        ours, plain = kernels.moments(x, -1, Options()), Moments.of(x, columns=-1)
+        assert (ours.count, ours.mean.dtype) == (plain.count, plain.mean.dtype)
+        torch.testing.assert_close((ours.mean, ours.variance), (plain.mean, plain.variance))
+
+
+@needs_library
+def test_autograd_sees_that_gradients_were_changed() -> None:
+    layer = nn.Linear(3, 2)
+    with trimtab.BNP(layer) as bnp:
+        layer(torch.randn(4, 3)).sum().backward()
+        assert layer.weight.grad is not None and layer.bias.grad is not None
+        versions = layer.weight.grad._version, layer.bias.grad._version
+        bnp.step()
+        assert layer.weight.grad._version > versions[0]
+        assert layer.bias.grad._version > versions[1]
+
+
+def test_without_the_library_all_works(tmp_path: Path) -> None:
+    """In a process of its own, where the file is looked for in an empty folder and one of another version is found."""
+    script = """
+import ctypes, pathlib, sys
+from trimtab.bnp import kernels
+from trimtab.bnp.kernels import native
+native.LIBRARY = pathlib.Path(sys.argv[1]) / "_native.so"
+native._FUNCTIONS = native._load()
+assert not native.available() and kernels.describe() == "plain PyTorch"
+import torch, trimtab
+layer = torch.nn.Linear(3, 2)
+bnp = trimtab.BNP(layer)
+layer(torch.randn(4, 3)).sum().backward()
+bnp.step()
+native.LIBRARY.write_text("not a library")
+assert native._load() == {}
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
