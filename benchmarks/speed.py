@@ -68,9 +68,7 @@ class Group:
         why = dict.fromkeys(contenders, "")
         for contender, told in contenders.items():
             try:
-                training = told.build()
-                training()
-                built[contender] = training
+                built[contender] = told.start()
             except Exception as error:  # whatever it is, it belongs into the table
                 why[contender] = _one_line(error)
         try:
@@ -262,6 +260,8 @@ def main() -> None:
     unknown = set(told.only) - set(GROUPS)
     if unknown:
         parser.error(f"--only takes {', '.join(GROUPS)}, not {', '.join(sorted(unknown))}")
+    if told.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here")
     set_precision(told.precision)
     available = ["cpu", "cuda"] if torch.cuda.is_available() and told.out is None else ["cpu"]
     for device in [told.device] if told.device else available:

@@ -29,9 +29,15 @@ def wall_seconds(run: tuple[str, ...], steps: int, device: str, precision: str) 
 
 
 def whole_run_minutes(run: tuple[str, ...], steps_per_epoch: int, device: str, precision: str) -> dict[str, float]:
-    """Minutes of a run of so many epochs: a short run, and the further epochs as they are in a longer one."""
+    """Minutes of a run of so many epochs: a short run, and the further epochs as they are in a longer one.
+
+    Raises:
+        RuntimeError: If a run fails, or if the longer one takes no longer.
+    """
     short, long = (wall_seconds(run, epochs * steps_per_epoch, device, precision) for epochs in (SHORT, LONG))
     epoch = (long - short) / (LONG - SHORT)
+    if epoch <= 0:
+        raise RuntimeError(f"{LONG} epochs took {long:.1f} s and {SHORT} took {short:.1f}: too little to tell")
     return {
         "minutes": (short + (EPOCHS - SHORT) * epoch) / 60,
         "seconds an epoch": epoch,
