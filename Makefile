@@ -13,7 +13,7 @@ help:
 	@echo 'make test-all  the test suite with the slow tests'
 	@echo 'make lint      ruff, mypy, the import contract'
 	@echo 'make format    let ruff put the code in order'
-	@echo 'make bench     speed beside other libraries, as ratios (installs them; some minutes)'
+	@echo 'make bench     speed, as ratios: BNP beside BN, probes beside other libraries (installs them; ten minutes)'
 	@echo 'make clean     remove .venv and caches'
 
 # The stamp is written last: an interrupted set-up is taken up again.
@@ -51,6 +51,7 @@ $(VENV)/.bench: $(READY)
 	@touch $@
 
 bench: $(VENV)/.bench
+	@$(BIN)/python benchmarks/speed.py
 	@$(BIN)/python benchmarks/hessian.py
 	@$(BIN)/python benchmarks/landscape_cost.py
 
