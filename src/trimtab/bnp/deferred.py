@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+EVERY = 8  # checks of a flag on a GPU, of which one looks
+
 
 class DeferredAlarm:
     """Calls a function once, after a flag on a device was seen to be true.
@@ -16,6 +18,7 @@ class DeferredAlarm:
     def __init__(self, ring: Callable[[], None]) -> None:
         """Call `ring` at most once."""
         self._ring: Callable[[], None] | None = ring
+        self._checks = 0
         self._raised: dict[torch.device, Tensor] = {}
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
@@ -23,7 +26,10 @@ class DeferredAlarm:
         """Take a flag into account at the next `check`."""
         if self._ring is not None:
             raised = self._raised.get(flag.device)
-            self._raised[flag.device] = flag if raised is None else raised | flag
+            if raised is None:
+                self._raised[flag.device] = flag
+            elif raised is not flag:
+                self._raised[flag.device] = (raised != 0) | (flag != 0)
 
     def check(self) -> None:
         """Ring, if a flag is known to have been raised."""
@@ -37,7 +43,10 @@ class DeferredAlarm:
     def _known_to_be_raised(self, device: torch.device, flag: Tensor) -> bool:
         if device.type == "cpu":
             return bool(flag)
-        if device.type != "cuda":
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return False
+        self._checks += 1
+        if self._checks % EVERY:
             return False
         copy, arrived = self._copies.get(device, (None, None))
         if copy is None or arrived is None:

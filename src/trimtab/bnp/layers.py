@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -93,14 +94,17 @@ def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
     rows = x.shape[:-1].numel()
     samples = x.shape[0] if x.ndim > 1 and options.tokens == "positions" else rows
-    return Rows(kernels.moments(x, -1, options), samples=samples, outputs=rows)
+    return Rows(kernels.moments(x, -1, options, kept=_kept(layer, x)), samples=samples, outputs=rows)
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
     x, outputs = _batched(layer, x, y)
-    moments = _site_moments(layer, x) if options.spatial == "site" else kernels.moments(x, 1, options)
+    if options.spatial == "site":
+        moments = _site_moments(layer, x)
+    else:
+        moments = kernels.moments(x, 1, options, kept=_kept(layer, x))
     return Rows(moments, samples=x.shape[0], outputs=outputs)
 
 
@@ -116,6 +120,21 @@ def transposed_convolution(
     x, outputs = _batched(layer, x, y)
     moments = kernels.moments(x, 1, options)
     return Rows(moments, samples=x.shape[0], outputs=outputs, zeros=outputs - moments.count)
+
+
+_KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
+
+
+def _kept(layer: nn.Module, x: Tensor) -> bool:
+    """Whether autograd keeps a layer's input until the backward and forbids to change it.
+
+    Not if the layer does something to it first, and not if what is kept is packed away, as for checkpointing.
+    """
+    if not x.is_cuda or type(layer) not in _KEEPING or getattr(layer, "padding_mode", "zeros") != "zeros":
+        return False
+    if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is None
 
 
 def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:

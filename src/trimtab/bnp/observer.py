@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Rows, RunningAverage
@@ -90,8 +91,9 @@ class Observer:
         said_unsuited: Whether it has been said that the layer cannot be preconditioned.
     """
 
-    def __init__(self, name: str, module: nn.Module, kind: LayerType, options: Options) -> None:
+    def __init__(self, name: str, module: nn.Module, kind: LayerType, options: Options, kernels: Kernels) -> None:
         """Know the layer; `start` puts the hook on."""
+        self._kernels = kernels
         self.name = name
         self.module = module
         self.kind = kind
@@ -149,10 +151,10 @@ class Observer:
 
     def check(self, rows: Rows) -> None:
         """Refuse rows that the running averages are not for."""
-        if self.running is not None and self.running.mean.shape != rows.moments.mean.shape:
+        if self.running is not None and self.running.mean.shape != rows.moments.shape:
             raise ValueError(
                 f"Layer {self.name!r} has statistics of shape {tuple(self.running.mean.shape)}, but its input has "
-                f"{tuple(rows.moments.mean.shape)}; make a new BNP for the changed layer."
+                f"{tuple(rows.moments.shape)}; make a new BNP for the changed layer."
             )
 
     def discard(self) -> None:
@@ -196,12 +198,14 @@ class Observer:
         rows = self.kind.observe(module, x, outputs[0], self.options)
         if rows.moments.count == 0:
             return
+        self._kernels.let_wait(rows.moments)
         self._watch(weight)
         if _current_backward() == -1:  # no backward is under way: what it reached has come to nothing
             self._reached.clear()
         number = next(_number)
 
         def reached(grad: Tensor) -> None:
+            self._kernels.compute()
             self._reached.setdefault(_current_backward(), {})[number] = rows
 
         for y in outputs:

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.bnp import kernels, state, transform
+from trimtab.bnp import state, transform
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.deferred import DeferredAlarm
+from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import output_first
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
@@ -90,7 +91,8 @@ class BNP:
             no_bias=no_bias,
             fast=fast,
         )
-        self._watch = Watch(model, self.options, (skip,) if isinstance(skip, str) else tuple(skip))
+        self._kernels = Kernels(self.options)
+        self._watch = Watch(model, self.options, (skip,) if isinstance(skip, str) else tuple(skip), self._kernels)
         self._attachment: Attachment | None = None
         self._alarm = DeferredAlarm(_say_not_finite)
         self._said_single_row = False
@@ -204,12 +206,12 @@ class BNP:
                     observer.check(rows)
                     seen.append((observer, rows))
         updates = [self._update(observer, rows, parameters) for observer, rows in seen]
-        flags = kernels.precondition(updates, self.options, fold)
+        flags = self._kernels.precondition(updates, fold)
         self.discard()
         _say_unheard(unheard)
         if fold:
             for flag in flags:
-                self._alarm.watch(~flag)
+                self._alarm.watch(flag)
         self._alarm.check()
 
     def _update(self, observer: Observer, rows: Rows, parameters: set[int] | None) -> Update:
@@ -218,8 +220,8 @@ class BNP:
         assert weight is not None and weight.grad is not None
         batch = rows.columns().to(weight.device)
         if observer.running is None:
-            observer.running = RunningAverage(batch.mean, debias=self.options.debias)
-        observer.running.to(batch.mean)
+            observer.running = RunningAverage(batch, debias=self.options.debias)
+        observer.running.to(batch)
         if self.options.statistics == "batch" and batch.count == 1:
             self._say_single_row(observer)
         _, _, inputs, sites = shape = observer.shape(weight)

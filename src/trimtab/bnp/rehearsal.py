@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from trimtab.bnp.attachment import attached_to
 from trimtab.bnp.deferred import DeferredAlarm
+from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.preconditioner import BNP
 from trimtab.bnp.watch import Watch
 
@@ -24,7 +25,8 @@ def rehearsal(bnp: BNP, parameters: set[int]) -> Iterator[Callable[[], None]]:
         bnp: Whose step is tried out.
         parameters: The identities of the other parameters; layers that have none of them for a weight are left alone.
     """
-    watch = Watch(bnp.model, bnp.options, bnp._watch._skip)
+    kernels = Kernels(bnp.options)
+    watch = Watch(bnp.model, bnp.options, bnp._watch._skip, kernels)
     observers = {name: observer for name, observer in watch.observers.items() if id(observer.weight) in parameters}
     watch.observers = observers
     known = {id(observer.module): observer for observer in bnp._watch.observers.values()}
@@ -35,7 +37,7 @@ def rehearsal(bnp: BNP, parameters: set[int]) -> Iterator[Callable[[], None]]:
         observer.running = None if running is None else running.clone()
 
     double = copy.copy(bnp)
-    double._watch, double._attachment, double._said_single_row = watch, None, True
+    double._watch, double._kernels, double._attachment, double._said_single_row = watch, kernels, None, True
     double._alarm = DeferredAlarm(lambda: None)
     # Not Observer.start: its hooks are silent while something is measured.
     handles = [

@@ -7,13 +7,13 @@ the columns are what the layer's weights multiply.
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moments:
     """Mean and biased variance of each column over a number of rows (eqs. 19 to 22).
 
@@ -50,6 +50,21 @@ class Moments:
             variance, mean = torch.var_mean(x, rows, correction=0)
         return cls(count, mean, variance)
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the columns."""
+        return self.mean.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of their numbers."""
+        return self.mean.dtype
+
     def merge(self, other: "Moments") -> "Moments":
         """The moments of both sets of rows together, about their common mean (Chan et al.)."""
         if other.count == 0:
@@ -73,9 +88,9 @@ class Moments:
 
     def to(self, device: torch.device) -> "Moments":
         """The same moments on a device."""
-        if self.mean.device == device:
+        if self.device == device:
             return self
-        return replace(self, mean=self.mean.to(device), variance=self.variance.to(device))
+        return Moments(self.count, self.mean.to(device), self.variance.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +137,12 @@ class RunningAverage:
 
     __slots__ = ("debias", "mean", "skipped", "steps", "variance", "weight")
 
-    def __init__(self, like: Tensor, *, debias: bool) -> None:
+    def __init__(self, like: Tensor | Moments, *, debias: bool) -> None:
         """Start an average for columns of the shape, type and device of `like`."""
         self.debias = debias
-        self.mean = torch.zeros_like(like)
-        self.variance = torch.zeros_like(like) if debias else torch.ones_like(like)
-        self.weight = like.new_zeros(())
+        self.mean = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+        self.variance = torch.zeros_like(self.mean) if debias else torch.ones_like(self.mean)
+        self.weight = self.mean.new_zeros(())
         self.steps = torch.zeros((), dtype=torch.int64, device=like.device)
         self.skipped = torch.zeros_like(self.steps)
 
@@ -176,8 +191,8 @@ class RunningAverage:
             setattr(twin, name, value.clone())
         return twin
 
-    def to(self, like: Tensor) -> None:
-        """Move the averages to the device and the type of a tensor, as when the model was."""
+    def to(self, like: Tensor | Moments) -> None:
+        """Move the averages to the device and the type of others, as when the model was."""
         if self.mean.device != like.device or self.mean.dtype != like.dtype:
             for name, value in self.tensors().items():
                 setattr(self, name, value.to(like.device, like.dtype if value.is_floating_point() else None))

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import ModuleHook, Observer
@@ -24,7 +25,7 @@ class Watch:
         observers: By the layer's name, in the order of the model's modules.
     """
 
-    def __init__(self, model: nn.Module, options: Options, skip: tuple[str, ...]) -> None:
+    def __init__(self, model: nn.Module, options: Options, skip: tuple[str, ...], kernels: Kernels) -> None:
         """Look at the model; `start` puts the hooks on.
 
         Raises:
@@ -34,6 +35,7 @@ class Watch:
         self.model = model
         self.observers: dict[str, Observer] = {}
         self._options = options
+        self._kernels = kernels
         self._skip = skip
         self._handle: RemovableHandle | None = None
         self._modules: list[nn.Module] = []  # all of them,
@@ -73,6 +75,7 @@ class Watch:
             self._handle = None
         for observer in self.observers.values():
             observer.stop()
+        self._kernels.forget()
 
     def synchronize(self) -> None:
         """Observe layers that were added since, let go of those that were removed, see what is shared."""
@@ -84,6 +87,7 @@ class Watch:
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
+        self._kernels.compute()
         if not torch.compiler.is_compiling() and self._changed():
             self._look_at_modules()
             self._parameters = []
@@ -109,7 +113,7 @@ class Watch:
                     f"Layer {name!r}: spatial={self._options.spatial!r} is not defined for {type(module).__name__}; "
                     f"use spatial='channel' or skip={name!r}."
                 )
-            observer = known.pop(id(module), None) or Observer(name, module, kind, self._options)
+            observer = known.pop(id(module), None) or Observer(name, module, kind, self._options, self._kernels)
             observer.name = name
             observers[name] = observer
         for observer in known.values():

@@ -4,6 +4,6 @@ On the CPU it is a small library in C, built when trimtab is installed and a com
 Triton, which comes with PyTorch. Without them, and for whatever they do not take, the plain way is gone.
 """
 
-from trimtab.bnp.kernels.choice import describe, moments, precondition
+from trimtab.bnp.kernels.choice import Kernels, describe, moments
 
-__all__ = ["describe", "moments", "precondition"]
+__all__ = ["Kernels", "describe", "moments"]

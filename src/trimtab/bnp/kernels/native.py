@@ -1,7 +1,6 @@
 """The kernels of native.c, for tensors on the CPU."""
 
 import ctypes
-import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.bnp.kernels.table import packed
+from trimtab.bnp.kernels.waiting import layout
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
 LIBRARY = Path(__file__).with_name("_native.so")
 VERSION = 1  # trimtab_version in native.c
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
-_LAYER = struct.Struct("9P6qd")  # `Layer` in native.c
 _OPTIONS = struct.Struct("3d4q")  # `Options`
 
 _Functions = dict[torch.dtype, tuple[Any, Any, Any]]
@@ -71,38 +71,21 @@ def moments(x: Tensor, column: int) -> tuple[int, Tensor, Tensor] | None:
     functions = _FUNCTIONS.get(x.dtype)
     if functions is None or not x.is_cpu:
         return None
-    shape = x.shape
-    columns = shape[column]
-    rows = x.numel() // columns
+    laid_out = layout(x, column)
+    if laid_out is None:
+        return None
+    samples, columns, positions = laid_out
     try:
         address = x.data_ptr()
     except RuntimeError:  # no memory of its own, as under torch.func
         return None
     mean, variance = x.new_empty(columns), x.new_empty(columns)
-    threads = torch.get_num_threads()
-    if x.is_contiguous():
-        positions = math.prod(shape[column + 1 :]) if column >= 0 else 1
-        if positions > 1:
-            failed = functions[1](
-                address,
-                rows // positions,
-                columns,
-                positions,
-                mean.data_ptr(),
-                variance.data_ptr(),
-                _PARALLEL,
-                threads,
-            )
-            return None if failed else (rows, mean, variance)
-    elif not (column == 1 and _channels_last(x)):
-        return None
-    failed = functions[0](address, rows, columns, mean.data_ptr(), variance.data_ptr(), _PARALLEL, threads)
-    return None if failed else (rows, mean, variance)
-
-
-def _channels_last(x: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+    to = mean.data_ptr(), variance.data_ptr(), _PARALLEL, torch.get_num_threads()
+    if positions == 1:
+        failed = functions[0](address, samples, columns, *to)
+    else:
+        failed = functions[1](address, samples, columns, positions, *to)
+    return None if failed else (samples * positions, mean, variance)
 
 
 def takes(update: Update) -> bool:
@@ -127,7 +110,7 @@ def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int
     """The step of layers that the kernel takes. Returns how many had something that is not finite."""
     by_type: dict[torch.dtype, list[bytes]] = {}
     for update in updates:
-        by_type.setdefault(update.weight.dtype, []).append(_packed(update))
+        by_type.setdefault(update.weight.dtype, []).append(packed(update))
     told = _OPTIONS.pack(
         options.rho,
         options.eps1,
@@ -149,27 +132,3 @@ def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int
         [g for update in updates for g in (update.weight, update.bias) if g is not None]
     )
     return not_finite
-
-
-def _packed(update: Update) -> bytes:
-    """A `Layer` of native.c."""
-    running, moments, bias = update.running, update.batch, update.bias
-    groups, outputs, inputs, sites = update.shape
-    return _LAYER.pack(
-        update.weight.data_ptr(),
-        0 if bias is None else bias.data_ptr(),
-        moments.mean.data_ptr(),
-        moments.variance.data_ptr(),
-        running.mean.data_ptr(),
-        running.variance.data_ptr(),
-        running.weight.data_ptr(),
-        running.steps.data_ptr(),
-        running.skipped.data_ptr(),
-        groups,
-        outputs,
-        inputs,
-        sites,
-        running.mean.numel() != groups * inputs * sites,
-        moments.count == 1,
-        update.q2,
-    )

@@ -1,0 +1,218 @@
+"""Kernels in Triton, for tensors on an NVIDIA GPU: each does all layers of a network in one launch.
+
+On a GPU a step of a small network is a matter of launches, not of arithmetic. So the moments of all inputs are computed
+together, when the backward begins (`WaitingMoments`), and one pair of kernels does the steps of all layers.
+
+What differs from layer to layer is read from tables on the device. They are copied there again only if something in
+them has changed, which with PyTorch's allocator is rare once training runs.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from trimtab.bnp.kernels import triton_code as code
+from trimtab.bnp.kernels.table import packed, shares
+from trimtab.bnp.kernels.waiting import WaitingMoments
+from trimtab.bnp.options import Options
+from trimtab.bnp.update import Update
+
+# The kernels read numbers of these types; they compute in float32.
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class _Table:
+    """A table on the device that is copied there when it has changed."""
+
+    def __init__(self, device: torch.device) -> None:
+        """An empty table."""
+        self._device = device
+        self._content = b""
+        self._tensor = torch.empty(0, dtype=torch.int64, device=device)
+        self._kept: list[Tensor] = []
+
+    def holding(self, content: bytes) -> Tensor:
+        """The table with this content, a number of 8 bytes after the other."""
+        if content != self._content:
+            host = torch.frombuffer(bytearray(content), dtype=torch.int64)
+            if capturing():  # the copy is done again at each replay, from the same place
+                host = host.pin_memory()
+                self._kept.append(host)
+                return host.to(self._device, non_blocking=True)
+            self._tensor = host.to(self._device)
+            self._content = content
+        elif capturing():
+            self._kept.append(self._tensor)
+        return self._tensor
+
+
+class _MomentsPlan:
+    """Tables and memory for the moments of a number of inputs of known layouts."""
+
+    def __init__(self, layouts: Sequence[tuple[int, int, int]], device: torch.device) -> None:
+        """Cut the work; either all inputs are rows, with one position, or none is."""
+        planes = layouts[0][2] > 1
+        layers: list[list[int]] = []
+        work: list[np.ndarray] = []
+        self.first: list[int] = []
+        columns_before = parts_before = 0
+        for index, (samples, columns, positions) in enumerate(layouts):
+            per_part = max(1, 4096 // positions) if planes else 8 * code.ROWS.value
+            parts, blocks = -(-samples // per_part), columns if planes else -(-columns // code.COLUMNS.value)
+            layers.append([samples, columns, positions, per_part, parts, columns_before, parts_before])
+            grid = np.indices((blocks, parts)).reshape(2, -1)
+            work.append(np.vstack([np.full(grid.shape[1], index), grid]).T)
+            self.first.append(2 * columns_before)
+            columns_before += columns
+            parts_before += parts * blocks
+        self.layers = torch.tensor(layers, dtype=torch.int32, device=device)
+        self.work = _on(device, work)
+        self.partial = torch.empty(parts_before * (2 if planes else 2 * code.COLUMNS.value), device=device)
+        self.arrived = torch.zeros(columns_before, dtype=torch.int32, device=device)
+        self.addresses = _Table(device)
+        self.size = 2 * columns_before
+        self.kernel = code.moments_of_planes if planes else code.moments_of_rows
+
+
+class _StepPlan:
+    """Tables and memory for the steps of layers of known shapes."""
+
+    def __init__(self, shapes: Sequence[tuple[int, int, int, int, bool]], device: torch.device) -> None:
+        """Cut the work; each shape is that of the weights, and whether all sites share their statistics."""
+        by_group: list[np.ndarray] = []
+        by_output: list[np.ndarray] = []
+        first = 0
+        for index, (groups, outputs, inputs, sites, shared) in enumerate(shapes):
+            for work, count in ((by_group, groups), (by_output, groups * outputs)):
+                work.append(np.stack([np.full(count, index), np.arange(count), np.full(count, first)], 1))
+            first += 4 * groups * inputs * (1 if shared else sites)
+        self.by_group, self.by_output = _on(device, by_group), _on(device, by_output)
+        self.scratch = torch.empty(first, device=device)
+        self.flags = torch.zeros(3 * len(shapes), dtype=torch.int32, device=device)
+        self.alarm = torch.zeros((), dtype=torch.int32, device=device)
+        self.table = _Table(device)
+
+
+def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
+    """A table of small numbers, one row for each program."""
+    return torch.from_numpy(np.ascontiguousarray(np.concatenate(rows), dtype=np.int32)).to(device)
+
+
+def takes(update: Update) -> bool:
+    """Whether a layer's step is for the kernels."""
+    weight, bias = update.weight, update.bias
+    return (
+        weight.is_cuda
+        and weight.dtype is torch.float32
+        and weight.is_contiguous()
+        and type(weight) is Tensor
+        and type(update.batch.count) is int
+        and update.by_output
+        and update.running.mean.dtype is torch.float32
+        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
+    )
+
+
+# ---- For Python ------------------------------------------------------------------------------------------------------
+
+_MOST_PLANS = 32
+
+
+class Workshop:
+    """The kernels, with the plans of one BNP."""
+
+    def __init__(self) -> None:
+        """Without plans."""
+        self._plans: dict[Any, Any] = {}
+        self._captured: list[Any] = []
+
+    def compute(self, waiting: Sequence[WaitingMoments]) -> None:
+        """Compute moments that wait, all of one type and layout in one launch.
+
+        Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
+        """
+        groups: dict[Any, tuple[list[WaitingMoments], list[Tensor]]] = {}
+        for moments in waiting:
+            if (x := moments.x) is not None:
+                members, inputs = groups.setdefault((x.device, x.dtype, moments.layout[2] > 1), ([], []))
+                members.append(moments)
+                inputs.append(x)
+        for (device, dtype, _), (members, inputs) in groups.items():
+            plan = self._plan(_MomentsPlan, tuple([moments.layout for moments in members]), device)
+            if plan is None:
+                for moments in members:
+                    moments.settle()
+                continue
+            addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
+            out = torch.empty(plan.size, device=device)
+            with torch.cuda.device(device):
+                plan.kernel[(len(plan.work),)](
+                    plan.addresses.holding(addresses),
+                    plan.layers,
+                    plan.work,
+                    plan.partial,
+                    plan.arrived,
+                    out,
+                    TYPES[dtype],
+                )
+            for moments, first in zip(members, plan.first, strict=True):
+                moments.take(out, first)
+
+    def precondition(self, updates: Sequence[Update], options: Options, fold: bool) -> Tensor | None:
+        """The step of layers that the kernels take, all on one device.
+
+        Returns:
+            A flag on the device, not zero once something was not finite; None if the plain way has to be gone, since
+            these shapes have not been met before.
+        """
+        device = updates[0].weight.device
+        plan = self._plan(_StepPlan, tuple([(*update.shape, shares(update)) for update in updates]), device)
+        if plan is None:
+            return None
+        table = plan.table.holding(b"".join([packed(update) for update in updates]))
+        step = 1 - options.rho
+        with torch.cuda.device(device):
+            code.prepare[(len(plan.by_group),)](
+                table,
+                plan.by_group,
+                plan.scratch,
+                plan.flags,
+                step,
+                options.eps1,
+                options.eps2,
+                options.debias,
+                options.statistics == "batch",
+                options.no_bias == "second_moment",
+                fold,
+            )
+            code.transform[(len(plan.by_output),)](
+                table, plan.by_output, plan.scratch, plan.flags, plan.alarm, step, options.debias, fold
+            )
+        changed = [grad for update in updates for grad in (update.weight, update.bias) if grad is not None]
+        torch.autograd.graph.increment_version(changed)
+        alarm: Tensor = plan.alarm
+        return alarm
+
+    def _plan(self, kind: type[Any], told: Any, device: torch.device) -> Any:
+        """The plan for something that has been met before; None the first time."""
+        key = kind, told, device
+        plan = self._plans.get(key)
+        if plan is None and key in self._plans and not capturing():  # a graph cannot have the making of tables in it
+            plan = self._plans[key] = kind(told, device)
+        elif key not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = None
+        if plan is not None and capturing():
+            self._captured.append(plan)  # it is used as long as the graph is
+        return plan
+
+
+def capturing() -> bool:
+    """Whether what is done now goes into a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()

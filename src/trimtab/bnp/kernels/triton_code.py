@@ -1,0 +1,271 @@
+"""Kernels in Triton, each for all layers of a network in one launch; gpu.py launches them.
+
+What differs from layer to layer is read from tables.
+"""
+
+import triton
+import triton.language as tl
+
+PLANE = tl.constexpr(1024)  # positions of one channel that are read at once
+ROWS = tl.constexpr(64)
+COLUMNS = tl.constexpr(64)
+SUMS = tl.constexpr(64)  # partial sums that are added at once
+SPAN = tl.constexpr(1024)  # columns that are looked at at once in a step
+WEIGHTS = tl.constexpr(512)  # weights of one output that are changed at once
+
+# ---- Moments ---------------------------------------------------------------------------------------------------------
+# Sums and sums of squares are taken about the first row: about zero, 1e4 ± 1e-2 could come out with a variance below 0.
+# Each program sums a part of the rows. The last one to arrive at a column adds up the parts, in their order.
+
+
+@triton.jit
+def _finish(shift, sums, squares, rows, mean, variance, mask):
+    m = sums / rows
+    v = squares / rows - m * m
+    tl.store(mean, (shift.to(tl.float64) + m).to(tl.float32), mask=mask)
+    tl.store(variance, tl.where(v < 0, 0.0, v).to(tl.float32), mask=mask)
+
+
+@triton.jit
+def moments_of_planes(addresses, layers, work, partial, arrived, out, TYPE: tl.constexpr):
+    """X is (samples, columns, positions). A program is one column of some samples."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    column = tl.load(work + program * 3 + 1)
+    part = tl.load(work + program * 3 + 2)
+    samples = tl.load(layers + layer * 7)
+    columns = tl.load(layers + layer * 7 + 1)
+    positions = tl.load(layers + layer * 7 + 2)
+    per_part = tl.load(layers + layer * 7 + 3)
+    parts = tl.load(layers + layer * 7 + 4)
+    first_column = tl.load(layers + layer * 7 + 5)
+    first_part = tl.load(layers + layer * 7 + 6)
+    x = tl.load(addresses + layer).to(tl.pointer_type(TYPE))
+
+    shift = tl.load(x + column * positions).to(tl.float32)
+    sums = tl.zeros([PLANE], tl.float32)
+    squares = tl.zeros([PLANE], tl.float32)
+    plane = x + (part.to(tl.int64) * per_part * columns + column) * positions
+    for _ in range(part * per_part, tl.minimum(samples, part * per_part + per_part)):
+        for begin in range(0, positions, PLANE):
+            at = begin + tl.arange(0, PLANE)
+            inside = at < positions
+            v = tl.where(inside, tl.load(plane + at, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
+            sums += v
+            squares += v * v
+        plane += columns * positions
+    mine = partial + (first_part + column * parts) * 2
+    tl.store(mine + part * 2, tl.sum(sums))
+    tl.store(mine + part * 2 + 1, tl.sum(squares))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + first_column + column, 1, sem="acq_rel") == parts - 1:
+        total = tl.zeros([SUMS], tl.float64)
+        total_squares = tl.zeros([SUMS], tl.float64)
+        for begin in range(0, parts, SUMS):
+            at = begin + tl.arange(0, SUMS)
+            total += tl.load(mine + at * 2, mask=at < parts, other=0.0)
+            total_squares += tl.load(mine + at * 2 + 1, mask=at < parts, other=0.0)
+        rows = (samples * positions).to(tl.float64)
+        mean = out + first_column * 2 + column
+        _finish(shift, tl.sum(total), tl.sum(total_squares), rows, mean, mean + columns, True)
+        tl.store(arrived + first_column + column, 0)
+
+
+@triton.jit
+def moments_of_rows(addresses, layers, work, partial, arrived, out, TYPE: tl.constexpr):
+    """X is (rows, columns). A program is a block of columns of some rows."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    block = tl.load(work + program * 3 + 1)
+    part = tl.load(work + program * 3 + 2)
+    rows = tl.load(layers + layer * 7)
+    columns = tl.load(layers + layer * 7 + 1)
+    per_part = tl.load(layers + layer * 7 + 3)
+    parts = tl.load(layers + layer * 7 + 4)
+    first_column = tl.load(layers + layer * 7 + 5)
+    first_part = tl.load(layers + layer * 7 + 6)
+    x = tl.load(addresses + layer).to(tl.pointer_type(TYPE))
+
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < columns
+    shift = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    squares = tl.zeros([ROWS, COLUMNS], tl.float32)
+    end = tl.minimum(rows, part * per_part + per_part)
+    for begin in range(part * per_part, end, ROWS):
+        row = begin + tl.arange(0, ROWS)
+        mask = (row < end)[:, None] & inside[None, :]
+        v = tl.load(x + row[:, None].to(tl.int64) * columns + column[None, :], mask=mask, other=0.0).to(tl.float32)
+        v = tl.where(mask, v - shift[None, :], 0.0)
+        sums += v
+        squares += v * v
+    mine = partial + (first_part + block * parts) * 2 * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(mine + part * 2 * COLUMNS, tl.sum(sums, 0))
+    tl.store(mine + part * 2 * COLUMNS + COLUMNS, tl.sum(squares, 0))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + first_column + block, 1, sem="acq_rel") == parts - 1:
+        total = tl.zeros([COLUMNS], tl.float64)
+        total_squares = tl.zeros([COLUMNS], tl.float64)
+        for i in range(0, parts):
+            total += tl.load(mine + i * 2 * COLUMNS)
+            total_squares += tl.load(mine + i * 2 * COLUMNS + COLUMNS)
+        mean = out + first_column * 2 + column
+        _finish(shift, total, total_squares, rows.to(tl.float64), mean, mean + columns, inside)
+        tl.store(arrived + first_column + block, 0)
+
+
+# ---- The step --------------------------------------------------------------------------------------------------------
+# The first kernel works on the statistics, the second on the gradients; its last program of each layer decides whether
+# the new averages are kept. A layer's row in the table is as in native.c.
+
+
+@triton.jit
+def _between(a, b, step):
+    return tl.where(step < 0.5, a + step * (b - a), b - (1 - step) * (b - a))
+
+
+@triton.jit
+def prepare(
+    table,
+    work,
+    scratch,
+    flags,
+    step,
+    eps1,
+    eps2,
+    DEBIAS: tl.constexpr,
+    USE_BATCH: tl.constexpr,
+    SECOND_MOMENT: tl.constexpr,
+    FOLD: tl.constexpr,
+):
+    """The averages after this batch, and from them what the gradient is transformed with. A program is one group."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    group = tl.load(work + program * 3 + 1)
+    first = tl.load(work + program * 3 + 2)
+    row = table + layer * 16
+    bias = tl.load(row + 1)
+    batch_mean = tl.load(row + 2).to(tl.pointer_type(tl.float32))
+    batch_variance = tl.load(row + 3).to(tl.pointer_type(tl.float32))
+    mean = tl.load(row + 4).to(tl.pointer_type(tl.float32))
+    variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+    share = tl.load(tl.load(row + 6).to(tl.pointer_type(tl.float32)))
+    groups = tl.load(row + 9).to(tl.int32)
+    per_group = tl.load(row + 11).to(tl.int32)
+    if tl.load(row + 13) == 0:
+        per_group = per_group * tl.load(row + 12).to(tl.int32)
+    single = tl.load(row + 14) != 0
+    q2 = tl.load(row + 15).to(tl.float64, bitcast=True).to(tl.float32)
+    columns = groups * per_group
+    undo = tl.where(share > 0, share, 1.0) if DEBIAS else 1.0
+
+    spoilt = tl.zeros([SPAN], tl.float32)
+    for begin in range(0, columns, SPAN):
+        at = begin + tl.arange(0, SPAN)
+        inside = at < columns
+        distance = tl.load(batch_mean + at, mask=inside, other=0.0) - tl.load(mean + at, mask=inside, other=0.0) / undo
+        v = tl.where(single, distance * distance, tl.load(batch_variance + at, mask=inside, other=0.0))
+        spoilt += tl.where(inside, v * 0, 0.0)
+    usable = tl.sum(spoilt) == 0
+    new_share = tl.where(usable, _between(share, 1.0, step), share) if FOLD else share
+    started = new_share > 0 if DEBIAS else True
+    by = tl.where(started, new_share, 1.0) if DEBIAS else 1.0
+
+    most = tl.full([SPAN], -float("inf"), tl.float32)
+    for begin in range(0, per_group, SPAN):
+        inside = begin + tl.arange(0, SPAN) < per_group
+        at = group * per_group + begin + tl.arange(0, SPAN)
+        m = tl.load(mean + at, mask=inside, other=0.0)
+        v = tl.load(variance + at, mask=inside, other=0.0)
+        m_batch = tl.load(batch_mean + at, mask=inside, other=0.0)
+        distance = m_batch - m / undo
+        v_batch = tl.where(single, distance * distance, tl.load(batch_variance + at, mask=inside, other=0.0))
+        if FOLD:
+            m = tl.where(usable, _between(m, m_batch, step), m)
+            v = tl.where(usable, _between(v, v_batch, step), v)
+        tl.store(scratch + first + at, m, mask=inside)
+        tl.store(scratch + first + columns + at, v, mask=inside)
+        m = m / by
+        v = tl.where(started, v / by, 1.0) if DEBIAS else v
+        if USE_BATCH:
+            taken = usable & (single == 0)
+            m = tl.where(taken, m_batch, m)
+            v = tl.where(taken, v_batch, v)
+        if SECOND_MOMENT:
+            v = tl.where(bias == 0, v + m * m, v)
+        tl.store(scratch + first + 2 * columns + at, m, mask=inside)
+        tl.store(scratch + first + 3 * columns + at, v, mask=inside)
+        most = tl.maximum(most, tl.where(inside, v, -float("inf")))
+    added = eps1 * tl.max(most) + eps2
+    tl.debug_barrier()
+    for begin in range(0, per_group, SPAN):
+        inside = begin + tl.arange(0, SPAN) < per_group
+        scale = scratch + first + 3 * columns + group * per_group + begin + tl.arange(0, SPAN)
+        v = tl.load(scale, mask=inside, other=1.0)
+        tl.store(scale, 1.0 / (q2 * (v + added)), mask=inside)
+    if group == 0:
+        tl.store(flags + layer * 3, usable.to(tl.int32))
+
+
+@triton.jit
+def transform(table, work, scratch, flags, alarm, step, DEBIAS: tl.constexpr, FOLD: tl.constexpr):
+    """The gradients of one output of a layer."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    output = tl.load(work + program * 3 + 1)
+    first = tl.load(work + program * 3 + 2)
+    row = table + layer * 16
+    weight = tl.load(row).to(tl.pointer_type(tl.float32))
+    bias_address = tl.load(row + 1)
+    groups = tl.load(row + 9).to(tl.int32)
+    outputs = tl.load(row + 10).to(tl.int32)
+    per_group = tl.load(row + 11).to(tl.int32)
+    sites = tl.load(row + 12).to(tl.int32)
+    width = per_group * sites
+    sharing = sites
+    if tl.load(row + 13) == 0:
+        per_group = width
+        sharing = 1
+    q2 = tl.load(row + 15).to(tl.float64, bitcast=True).to(tl.float32)
+    columns = groups * per_group
+    mean = scratch + first + 2 * columns + output // outputs * per_group
+    scale = mean + columns
+    weight += output.to(tl.int64) * width
+    bias = bias_address.to(tl.pointer_type(tl.float32)) + output
+    has_bias = bias_address != 0
+    b = tl.load(bias, mask=has_bias, other=0.0)
+    sums = tl.zeros([WEIGHTS], tl.float32)
+    for begin in range(0, width, WEIGHTS):
+        at = begin + tl.arange(0, WEIGHTS)
+        inside = at < width
+        m = tl.where(has_bias, tl.load(mean + at // sharing, mask=inside, other=0.0), 0.0)
+        w = tl.load(weight + at, mask=inside, other=0.0) - m * b
+        w = w * tl.load(scale + at // sharing, mask=inside, other=0.0)
+        tl.store(weight + at, w, mask=inside)
+        sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
+    sums = tl.sum(sums)
+    b = b / q2 - sums
+    tl.store(bias, b, mask=has_bias)
+    if b * 0 != 0:
+        tl.store(flags + layer * 3 + 1, 1)
+    tl.debug_barrier()
+    if tl.atomic_add(flags + layer * 3 + 2, 1, sem="acq_rel") == groups * outputs - 1:
+        good = (tl.load(flags + layer * 3) != 0) & (tl.atomic_xchg(flags + layer * 3 + 1, 0) == 0)
+        tl.store(flags + layer * 3 + 2, 0)
+        if not good:
+            tl.store(alarm, 1)
+        if FOLD:
+            counter = tl.load(row + tl.where(good, 7, 8)).to(tl.pointer_type(tl.int64))
+            tl.store(counter, tl.load(counter) + 1)
+            if good:
+                new = scratch + first
+                old_mean = tl.load(row + 4).to(tl.pointer_type(tl.float32))
+                old_variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+                for begin in range(0, columns, SPAN):
+                    at = begin + tl.arange(0, SPAN)
+                    inside = at < columns
+                    tl.store(old_mean + at, tl.load(new + at, mask=inside), mask=inside)
+                    tl.store(old_variance + at, tl.load(new + columns + at, mask=inside), mask=inside)
+                if DEBIAS:
+                    share = tl.load(row + 6).to(tl.pointer_type(tl.float32))
+                    tl.store(share, _between(tl.load(share), 1.0, step))
