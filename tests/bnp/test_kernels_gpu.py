@@ -55,13 +55,13 @@ def test_steps_equal_the_plain_ones(options: dict[str, str], spatial: str) -> No
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_moments_of_many_inputs(dtype: torch.dtype, memory_format: torch.memory_format) -> None:
     torch.manual_seed(0)
-    room = kernels.Kernels(trimtab.Options())
+    room = kernels.Kernels(trimtab.bnp.Options())
     shapes = [(128, 16, 32, 32), (3, 5, 7, 7), (2, 3, 100, 101), (70, 64, 8, 8)]
     for _ in range(3):
         inputs = [(3 + torch.randn(s, device="cuda")).to(dtype).to(memory_format=memory_format) for s in shapes]
-        found = [kernels.moments(x, 1, trimtab.Options(), kept=True) for x in inputs]
+        found = [kernels.moments(x, 1, trimtab.bnp.Options(), kept=True) for x in inputs]
         rows = [(3 + torch.randn(s, device="cuda")).to(dtype) for s in ((1, 5), (16, 3072), (5000, 70))]
-        found += [kernels.moments(x, -1, trimtab.Options(), kept=True) for x in rows]
+        found += [kernels.moments(x, -1, trimtab.bnp.Options(), kept=True) for x in rows]
         for moments in found:
             assert isinstance(moments, WaitingMoments)
             room.let_wait(moments)
