@@ -246,9 +246,10 @@ class BNP:
         mean_now, variance_now = running.estimate()
         if self.options.statistics == "running":
             return mean_now, variance_now
-        if batch.count == 1:
+        if not isinstance(batch.count, Tensor) and batch.count == 1:
             self._say_single_row(observer)
             return mean_now, variance_now
+        accept = accept & (batch.count > 1)
         return torch.where(accept, batch.mean, mean_now), torch.where(accept, variance, variance_now)
 
     def _why_left_alone(self, observer: Observer, parameters: set[int] | None) -> str | None:

@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.notice import say
-from trimtab.bnp.observer import ModuleHook, Observer
+from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
 
 
