@@ -206,8 +206,12 @@ class Observer:
 
         The same backward has the weight's gradient; which of the two comes first is not known.
         """
-        self._watch(self.weight)
+        weight = self.weight
+        self._watch(weight)
         self._forget_what_was_dropped()
+        if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
+            like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
+            self.running = RunningAverage(like, debias=self.options.debias)
 
     def _forget_what_was_dropped(self) -> None:
         """At the begin of each backward: rows whose gradient is gone do not count."""

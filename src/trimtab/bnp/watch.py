@@ -36,6 +36,7 @@ class Watch:
         self._options = options
         self._skip = skip
         self._handle: RemovableHandle | None = None
+        self._active = False  # beside the handle, at which compiled code cannot look
         self._modules: list[int] = []
         self._parameters: list[int] = []
         self._owners: dict[int, set[str]] = {}
@@ -54,11 +55,12 @@ class Watch:
     @property
     def active(self) -> bool:
         """Whether the hooks are on."""
-        return self._handle is not None
+        return self._active
 
     def start(self) -> None:
         """Put the hooks on, if they are not."""
         if not self.active:
+            self._active = True
             self._handle = self.model.register_forward_pre_hook(ModuleHook(self._before_forward))
             for observer in self.observers.values():
                 observer.start()
@@ -69,11 +71,17 @@ class Watch:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+            self._active = False
         for observer in self.observers.values():
             observer.stop()
 
     def synchronize(self) -> None:
-        """Observe layers that were added since, let go of those that were removed, see what is shared."""
+        """Observe layers that were added since, let go of those that were removed, see what is shared.
+
+        While compiling the model is as it was: what is compiled here is compiled again when its parameters change.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            return
         modules, parameters = _identities(self.model)
         if modules != self._modules:
             self._look_at_modules()
