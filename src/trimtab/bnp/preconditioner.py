@@ -55,6 +55,7 @@ class BNP:
     Raises:
         TypeError: If `model` is not a module.
         ValueError: If an option has no meaning, if `skip` names nothing or if no layer is left.
+        RuntimeError: If the model was compiled and has run already.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ def _say_unheard(observers: list[Observer]) -> None:
         say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
             "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
-            "its out_proj, and when its model was not compiled and run before.)"
+            "its out_proj.)"
         )
 
 

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
+from trimtab.bnp.stale import put_back, set_apart
 from trimtab.bnp.statistics import Moments, Rows, at_least
 
 _NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
@@ -49,6 +50,7 @@ class Tally:
         self.token: nn.Parameter | None = None
         self.columns: tuple[int, ...] = ()
         self._handle: RemovableHandle | None = None
+        self._weight: Tensor | None = None
 
     def fit(self, weight: Tensor, units: Tensor, options: Options, reached: Callable[[Tensor], None]) -> None:
         """See to it that the token fits a layer, and that `reached` is called when a backward has come to it.
@@ -67,6 +69,8 @@ class Tally:
                 size = _NUMBERS + 2 * torch.Size(columns).numel()
                 self.token = nn.Parameter(torch.zeros(size, dtype=torch.float64, device=weight.device))
                 self._handle = self.token.register_hook(reached)
+        if set_apart(weight):
+            self._weight = weight
 
     @property
     def empty(self) -> bool:
@@ -92,7 +96,9 @@ class Tally:
         """Let the token go."""
         if self._handle is not None:
             self._handle.remove()
-        self.token = self._handle = None
+        if self._weight is not None:
+            put_back(self._weight)
+        self.token = self._handle = self._weight = None
 
 
 class LayerHook(ModuleHook):

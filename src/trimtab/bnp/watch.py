@@ -14,6 +14,7 @@ from trimtab.bnp.layers import layer_type
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
+from trimtab.bnp.stale import refuse_what_has_run
 
 
 class Watch:
@@ -58,8 +59,13 @@ class Watch:
         return self._active
 
     def start(self) -> None:
-        """Put the hooks on, if they are not."""
+        """Put the hooks on, if they are not.
+
+        Raises:
+            RuntimeError: If the model was compiled and has run without them.
+        """
         if not self.active:
+            refuse_what_has_run(observer.module for observer in self.observers.values())
             self._active = True
             self._handle = self.model.register_forward_pre_hook(ModuleHook(self._before_forward))
             for observer in self.observers.values():
