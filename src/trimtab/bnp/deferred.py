@@ -12,7 +12,7 @@ class DeferredAlarm:
     """Calls a function once, after a flag on a device was seen to be true.
 
     On the CPU that is at once. On a GPU the flag is copied to the host without waiting, and looked at in a
-    later step, when the copy has arrived. Other devices are not looked at.
+    later step, when the copy has arrived. Other devices are not looked at, and neither is a flag in compiled code.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -24,7 +24,7 @@ class DeferredAlarm:
 
     def watch(self, flag: Tensor) -> None:
         """Take a flag into account at the next `check`."""
-        if self._ring is not None:
+        if self._ring is not None and not torch.compiler.is_dynamo_compiling():
             raised = self._raised.get(flag.device)
             if raised is None:
                 self._raised[flag.device] = flag
@@ -33,7 +33,9 @@ class DeferredAlarm:
 
     def check(self) -> None:
         """Ring, if a flag is known to have been raised."""
-        if any(self._known_to_be_raised(device, flag) for device, flag in self._raised.items()):
+        if not torch.compiler.is_dynamo_compiling() and any(
+            self._known_to_be_raised(device, flag) for device, flag in self._raised.items()
+        ):
             ring, self._ring = self._ring, None
             self._raised.clear()
             self._copies.clear()

@@ -7,9 +7,8 @@ reaches a loss, or is differentiated for another purpose (an input's gradient, s
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,8 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Rows, RunningAverage
+from trimtab.bnp.statistics import Rows, RunningAverage, precision_of
+from trimtab.bnp.traced import LayerHook, Tally, observable
 
 # The number of the backward that is running in this thread, −1 outside one. torch's own
 # register_multi_grad_hook tells backwards apart by it.
@@ -42,41 +42,6 @@ class _Pool:
             if number not in self.forwards:
                 self.forwards.add(number)
                 self.rows = self.rows.merge(rows) if self.rows else rows
-
-
-class ModuleHook:
-    """A hook whose copies do nothing, so that copies of a model (deepcopy, pickle) are unobserved."""
-
-    __slots__ = ("function",)
-    silent: ClassVar[bool] = False
-    """While it is true, no hook does anything; see `unobserved`."""
-
-    def __init__(self, function: Any = None) -> None:
-        """Call `function` with whatever the hook is called with."""
-        self.function = function
-
-    def __call__(self, *args: Any) -> None:
-        """Run the function, if this is not a copy and nobody asked for silence."""
-        if self.function is not None and not ModuleHook.silent:
-            self.function(*args)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleHook":
-        """A hook that does nothing."""
-        return ModuleHook()
-
-    def __reduce__(self) -> tuple[type["ModuleHook"], tuple[()]]:
-        """Pickle as a hook that does nothing."""
-        return ModuleHook, ()
-
-
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """Within, no BNP sees what its model is used for: for measurements in between two steps."""
-    before, ModuleHook.silent = ModuleHook.silent, True
-    try:
-        yield
-    finally:
-        ModuleHook.silent = before
 
 
 class Observer:
@@ -108,8 +73,10 @@ class Observer:
         self._handed_out = _Pool()  # or was given to who asked for it by torch.autograd.grad.
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
+        self._asked = -1  # the backward at whose begin that was last compared
         self._watched: nn.Parameter | None = None
         self._weight_handles: list[RemovableHandle] = []
+        self._tally = Tally()  # what compiled code has seen
         self._handle: RemovableHandle | None = None
 
     @property
@@ -141,7 +108,11 @@ class Observer:
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        return self._accumulated.rows or self.handed_out
+        rows, weight = self._accumulated.rows, self.weight
+        traced = None if weight is None else self._tally.rows(precision_of(weight))
+        if traced is not None:
+            return traced if rows is None else traced.merge(rows)
+        return rows or self.handed_out
 
     @property
     def handed_out(self) -> Rows | None:
@@ -163,6 +134,9 @@ class Observer:
         self._computed = {}
         self._accumulated, self._handed_out = _Pool(), _Pool()
         self._gradient_held = None
+        self._tally.forget()
+        if (weight := self.weight) is not None and not self._tally.at(weight.device):
+            self._fit_tally(weight)
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
@@ -173,14 +147,15 @@ class Observer:
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
         if self._handle is None:
-            # Disabled for torch.compile here and not by a decorator: that would double the time of our import.
-            hook = ModuleHook(torch.compiler.disable(self._forward))
+            hook = LayerHook(self._forward, self.kind, self.options, self._tally)
             self._handle = self.module.register_forward_hook(hook, with_kwargs=True)
+            self._fit_tally(self.weight)
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
         self.discard()
         self._watch(None)
+        self._tally.clear()
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -188,18 +163,15 @@ class Observer:
     @torch.no_grad()
     def _forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Forward hook: compute the moments of the input and let them wait on the output."""
-        weight = self.weight
-        outputs = [y for y in _as_tuple(output) if isinstance(y, Tensor) and y.requires_grad]
-        if weight is None or not weight.requires_grad or not outputs:
+        seen = observable(module, args, kwargs, output)
+        if seen is None:
             return
-        x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-        if not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
-            return
+        x, outputs = seen
         rows = self.kind.observe(module, x, outputs[0], self.options)
         if rows.moments.count == 0:
             return
         self._kernels.let_wait(rows.moments)
-        self._watch(weight)
+        self._watch(self.weight)
         if _current_backward() == -1:  # no backward is under way: what it reached has come to nothing
             self._reached.clear()
         number = next(_number)
@@ -227,13 +199,39 @@ class Observer:
                 weight.register_hook(self._gradient),
                 weight.register_post_accumulate_grad_hook(self._accumulate),
             ]
+            self._fit_tally(weight)
+
+    def _fit_tally(self, weight: nn.Parameter | None) -> None:
+        """Be ready for compiled code, which cannot make itself what it needs."""
+        if weight is not None and not isinstance(weight, nn.UninitializedParameter) and weight.numel():
+            units = self.units(weight.detach().contiguous())
+            self._tally.fit(weight, units, self.options, self._token_reached)
 
     def _gradient(self, grad: Tensor) -> None:
         """Tensor hook: this backward has the weight's gradient."""
         self._settle()
         self._computed = self._reached.pop(_current_backward(), {})
-        if self._was_dropped():
+        self._forget_what_was_dropped()
+
+    def _token_reached(self, sums: Tensor) -> None:
+        """Tensor hook: a backward through compiled code has come to this layer.
+
+        The same backward has the weight's gradient; which of the two comes first is not known.
+        """
+        weight = self.weight
+        self._watch(weight)
+        self._forget_what_was_dropped()
+        if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
+            like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
+            self.running = RunningAverage(like, debias=self.options.debias)
+
+    def _forget_what_was_dropped(self) -> None:
+        """At the begin of each backward: rows whose gradient is gone do not count."""
+        backward = _current_backward()
+        if backward != self._asked and self._was_dropped():
             self._accumulated = _Pool()
+            self._tally.forget()
+        self._asked = backward
 
     def _settle(self) -> None:
         """What a backward computed and did not add to weight.grad, it has handed out."""
@@ -256,14 +254,10 @@ class Observer:
 
         Its values are looked at only if something other than a backward has changed it.
         """
-        if self._accumulated.rows is None or self._watched is None:
+        if self._watched is None or (self._accumulated.rows is None and self._tally.empty):
             return False
         grad = self._watched.grad
         if grad is None or self._gradient_held is None:
             return grad is None
         held, version = self._gradient_held
         return (grad is not held() or grad._version != version) and not bool(grad.any())
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trimtab.bnp import state, transform
@@ -59,6 +59,7 @@ class BNP:
     Raises:
         TypeError: If `model` is not a module.
         ValueError: If an option has no meaning, if `skip` names nothing or if no layer is left.
+        RuntimeError: If the model was compiled and has run already.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class BNP:
         if observer.running is None:
             observer.running = RunningAverage(batch, debias=self.options.debias)
         observer.running.to(batch)
-        if self.options.statistics == "batch" and batch.count == 1:
+        if self.options.statistics == "batch" and not isinstance(batch.count, Tensor) and batch.count == 1:
             self._say_single_row(observer)
         _, _, inputs, sites = shape = observer.shape(weight)
         return Update(
@@ -258,7 +259,7 @@ def _say_unheard(observers: list[Observer]) -> None:
         say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
             "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
-            "its out_proj, and when its model was not compiled and run before.)"
+            "its out_proj.)"
         )
 
 

@@ -49,12 +49,12 @@ def _save_layer(observer: Observer) -> dict[str, Any]:
     if (rows := observer.pending) is not None:
         layer["handed_out"] = rows is observer.handed_out
         layer["pending"] = {
-            "count": rows.moments.count,
+            "count": int(rows.moments.count),
             "mean": rows.moments.mean.clone(),
             "variance": rows.moments.variance.clone(),
-            "samples": rows.samples,
-            "outputs": rows.outputs,
-            "zeros": rows.zeros,
+            "samples": int(rows.samples),
+            "outputs": int(rows.outputs),
+            "zeros": int(rows.zeros),
         }
     return layer
 

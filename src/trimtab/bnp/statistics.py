@@ -6,11 +6,20 @@ the columns are what the layer's weights multiply.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+Number = int | Tensor
+"""How many there are of something; a tensor without dimensions where asking its device for the number would wait."""
+
+
+def at_least(number: Any, bound: int) -> Any:
+    """The larger of both."""
+    return number.clamp(min=bound) if isinstance(number, Tensor) else max(number, bound)
 
 
 @dataclass(slots=True)
@@ -23,7 +32,7 @@ class Moments:
         variance: The variance of each column about `mean`, divided by `count`.
     """
 
-    count: int
+    count: Number
     mean: Tensor
     variance: Tensor
 
@@ -36,7 +45,7 @@ class Moments:
         x = at_least_float32(x.detach())
         kept = {dim % x.ndim for dim in ([columns] if isinstance(columns, int) else columns)}
         rows = [dim for dim in range(x.ndim) if dim not in kept]
-        count = math.prod(x.shape[dim] for dim in rows)
+        count = math.prod([x.shape[dim] for dim in rows])
         if not rows:  # torch reads an empty list of dimensions as all of them
             return cls(1, x.clone(), x - x)  # x - x and not 0: what is not finite has no variance
         if count == 0:
@@ -67,21 +76,22 @@ class Moments:
 
     def merge(self, other: "Moments") -> "Moments":
         """The moments of both sets of rows together, about their common mean (Chan et al.)."""
-        if other.count == 0:
+        if _is_none(other.count):
             return self
-        if self.count == 0:
+        if _is_none(self.count):
             return other
         other = other.to(self.mean.device)
         count = self.count + other.count
-        share = other.count / count
+        share = other.count / at_least(count, 1)
         shift = other.mean - self.mean
         mean = self.mean + share * shift
         variance = (1 - share) * self.variance + share * other.variance + share * (1 - share) * shift.square()
         return Moments(count, mean, variance)
 
-    def with_zero_rows(self, count: int) -> "Moments":
+    def with_zero_rows(self, count: Number) -> "Moments":
         """The moments after adding rows of zeros; a negative number adds none."""
-        if count <= 0:
+        count = at_least(count, 0)
+        if _is_none(count):
             return self
         zeros = torch.zeros_like(self.mean)
         return self.merge(Moments(count, zeros, zeros))
@@ -90,7 +100,8 @@ class Moments:
         """The same moments on a device."""
         if self.device == device:
             return self
-        return Moments(self.count, self.mean.to(device), self.variance.to(device))
+        count = self.count.to(device) if isinstance(self.count, Tensor) else self.count
+        return Moments(count, self.mean.to(device), self.variance.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +117,9 @@ class Rows:
     """
 
     moments: Moments
-    samples: int
-    outputs: int
-    zeros: int = 0
+    samples: Number
+    outputs: Number
+    zeros: Number = 0
 
     def merge(self, other: "Rows") -> "Rows":
         """Both together: rows are pooled over all forwards of a step."""
@@ -159,10 +170,7 @@ class RunningAverage:
 
         The latter is the paper's rule for mini-batch size 1 (Sec. 3.3, after Algorithm 2).
         """
-        if batch.count > 1:
-            return batch.variance
-        mean, _ = self.estimate()
-        return (batch.mean - mean).square()
+        return either(batch.count > 1, lambda: batch.variance, lambda: (batch.mean - self.estimate()[0]).square())
 
     def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> "RunningAverage":
         """The averages moved by one batch where `accept`, a boolean on the device, is true; else as they are."""
@@ -202,9 +210,26 @@ class RunningAverage:
         return {name: getattr(self, name) for name in ("mean", "variance", "weight", "steps", "skipped")}
 
 
+def either(condition: bool | Tensor, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> Tensor:
+    """One of two tensors. If the condition is a tensor, both are computed and the device chooses."""
+    if isinstance(condition, Tensor):
+        return torch.where(condition, one(), other())
+    return one() if condition else other()
+
+
+def precision_of(x: Tensor) -> torch.dtype:
+    """The tensor's own type, or float32 if that is wider: what is computed in."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def at_least_float32(x: Tensor) -> Tensor:
-    """The tensor in its own type, or in float32 if that is wider."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    """The tensor in the type that is computed in."""
+    return x.to(precision_of(x))
+
+
+def _is_none(number: Number) -> bool:
+    """Whether it is known, without asking a device, that there are none."""
+    return not isinstance(number, Tensor) and number == 0
 
 
 def all_finite(x: Tensor) -> Tensor:

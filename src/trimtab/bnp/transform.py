@@ -18,7 +18,7 @@ _INPUTS_AND_SITES = (2, 3)
 _ALL_OF_A_GROUP = (1, 2, 3)
 
 
-def squared_norm(fan_in: int, samples: int, outputs: int) -> float:
+def squared_norm(fan_in: int, samples: int | Tensor, outputs: int | Tensor) -> float | Tensor:
     """q², the estimate of ‖ĤP‖²/N that brings the layers to comparable size.
 
     Dense layers: max(n/N, 1) (Prop. 5). Convolutions: max(c·k²/N, √(r·s)) (Sec. 4), where r·s, the
@@ -30,6 +30,8 @@ def squared_norm(fan_in: int, samples: int, outputs: int) -> float:
         samples: N.
         outputs: N·r·s, the rows of H.
     """
+    if isinstance(samples, Tensor):  # where the numbers wait on a device
+        return (fan_in / samples).maximum((outputs / samples).sqrt())
     return max(fan_in / samples, math.sqrt(outputs / samples))
 
 
@@ -43,7 +45,9 @@ def second_moment(mean: Tensor, variance: Tensor) -> Tensor:
     return variance + mean.square()
 
 
-def precondition(weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, q2: float) -> tuple[Tensor, Tensor]:
+def precondition(
+    weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, q2: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """P Pᵀ/q² applied to the gradients of weight and bias (Algorithms 2 and 3, steps 4 and 5).
 
     Args:
@@ -58,6 +62,6 @@ def precondition(weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, q2: 
     return weight, bias
 
 
-def precondition_without_bias(weight: Tensor, scale: Tensor, q2: float) -> Tensor:
+def precondition_without_bias(weight: Tensor, scale: Tensor, q2: float | Tensor) -> Tensor:
     """D²/q² applied to the gradient of a weight that has no bias to take up the centring."""
     return weight / (q2 * scale)

@@ -34,7 +34,7 @@ class Update:
     bias: Tensor | None
     batch: Moments
     running: RunningAverage
-    q2: float
+    q2: float | Tensor
     units: Callable[[Tensor], Tensor]
     shape: tuple[int, int, int, int]
     by_output: bool
@@ -51,9 +51,9 @@ def plain(update: Update, options: Options, fold: bool) -> Tensor:
     usable = all_finite(variance)
     moved = running.after(batch.mean, variance, rho=options.rho, accept=usable) if fold else running
     mean_now, variance_now = moved.estimate()
-    if options.statistics == "batch" and batch.count != 1:
-        mean_now = torch.where(usable, batch.mean, mean_now)
-        variance_now = torch.where(usable, variance, variance_now)
+    if options.statistics == "batch":
+        own = usable & (batch.count > 1)
+        mean_now, variance_now = torch.where(own, batch.mean, mean_now), torch.where(own, variance, variance_now)
     accept = usable & _transform(update, mean_now, variance_now, options)
     if fold:
         running.move_to(moved, accept)

@@ -10,11 +10,13 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.notice import say
-from trimtab.bnp.observer import ModuleHook, Observer
+from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
+from trimtab.bnp.stale import refuse_what_has_run
 
 
 class Watch:
@@ -38,6 +40,7 @@ class Watch:
         self._kernels = kernels
         self._skip = skip
         self._handle: RemovableHandle | None = None
+        self._active = False  # beside the handle, at which compiled code cannot look
         self._modules: list[nn.Module] = []  # all of them,
         self._children: list[int] = []  # the identities of what they consist of,
         self._parameters: list[int] = []  # and of their parameters: to see when something has changed
@@ -58,11 +61,17 @@ class Watch:
     @property
     def active(self) -> bool:
         """Whether the hooks are on."""
-        return self._handle is not None
+        return self._active
 
     def start(self) -> None:
-        """Put the hooks on, if they are not."""
+        """Put the hooks on, if they are not.
+
+        Raises:
+            RuntimeError: If the model was compiled and has run without them.
+        """
         if not self.active:
+            refuse_what_has_run(observer.module for observer in self.observers.values())
+            self._active = True
             self._handle = self.model.register_forward_pre_hook(ModuleHook(self._before_forward))
             for observer in self.observers.values():
                 observer.start()
@@ -73,12 +82,18 @@ class Watch:
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+            self._active = False
         for observer in self.observers.values():
             observer.stop()
         self._kernels.forget()
 
     def synchronize(self) -> None:
-        """Observe layers that were added since, let go of those that were removed, see what is shared."""
+        """Observe layers that were added since, let go of those that were removed, see what is shared.
+
+        While compiling the model is as it was: what is compiled here is compiled again when its parameters change.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            return
         changed = self._changed()
         if changed:
             self._look_at_modules()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from trimtab.bnp.observer import unobserved
+from trimtab.bnp.hooks import unobserved
 from trimtab.probes.attributes import Attributes
 from trimtab.probes.dice import Dice
 from trimtab.probes.frozen import freeze

@@ -1,0 +1,179 @@
+"""How BNP sees the layers of a compiled model: with no Python left in the compiled code.
+
+An eager forward keeps its rows in Python until a backward arrives. Compiled code cannot do that without a break in its
+graph, so there autograd does the bookkeeping. The output passes through a function that leaves it as it is, and that
+hands the sums of the rows to a leaf, the token, as if they were its gradient. So the sums of several forwards are added
+up, several backwards accumulate in `token.grad`, and a forward that no backward reaches leaves no trace.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from trimtab.bnp.hooks import ModuleHook
+from trimtab.bnp.layers import LayerType
+from trimtab.bnp.options import Options
+from trimtab.bnp.stale import put_back, set_apart
+from trimtab.bnp.statistics import Moments, Rows, at_least
+
+_NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
+
+
+def observable(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+) -> tuple[Tensor, list[Tensor]] | None:
+    """The input of one call of a layer and its outputs that have a gradient; None if there is nothing to see."""
+    weight = module._parameters.get("weight")
+    outputs = [y for y in _as_tuple(output) if isinstance(y, Tensor) and y.requires_grad]
+    if not isinstance(weight, nn.Parameter) or not weight.requires_grad or not outputs:
+        return None
+    x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
+    if not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
+        return None
+    return x, outputs
+
+
+class Tally:
+    """What compiled code has seen of one layer.
+
+    Attributes:
+        token: The leaf whose gradient gathers the sums. None if the layer has no shape yet, or if its device has no
+            float64; then the layer is seen by a break in the graph.
+        columns: The shape of the layer's columns, by which the sums are read.
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet; `fit` makes the token."""
+        self.token: nn.Parameter | None = None
+        self.columns: tuple[int, ...] = ()
+        self._handle: RemovableHandle | None = None
+        self._weight: Tensor | None = None
+
+    def fit(self, weight: Tensor, units: Tensor, options: Options, reached: Callable[[Tensor], None]) -> None:
+        """See to it that the token fits a layer, and that `reached` is called when a backward has come to it.
+
+        Args:
+            weight: The layer's weight.
+            units: The same, as (groups, outputs, inputs, sites).
+            options: BNP's.
+            reached: A tensor hook.
+        """
+        columns = (units.shape[0] * units.shape[2], *(weight.shape[2:] if options.spatial == "site" else ()))
+        if self.token is None or self.token.device != weight.device or self.columns != columns:
+            self.clear()
+            if weight.device.type != "mps":
+                self.columns = columns
+                size = _NUMBERS + 2 * torch.Size(columns).numel()
+                # Its own values are not used, so that they need no memory.
+                nothing = torch.zeros(1, dtype=torch.float64, device=weight.device).expand(size)
+                self.token = nn.Parameter(nothing)
+                self._handle = self.token.register_hook(reached)
+        if set_apart(weight):
+            self._weight = weight
+
+    @property
+    def empty(self) -> bool:
+        """Whether no backward has come to it since it was begun."""
+        return self.token is None or self.token.grad is None
+
+    def at(self, device: torch.device) -> bool:
+        """Whether there is no token elsewhere."""
+        return self.token is None or self.token.device == device
+
+    def rows(self, dtype: torch.dtype) -> Rows | None:
+        """All rows whose gradient has arrived, in a type to compute in."""
+        if self.token is None or self.token.grad is None:
+            return None
+        return rows_of(self.token.grad, self.columns, dtype)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        if self.token is not None:
+            self.token.grad = None
+
+    def clear(self) -> None:
+        """Let the token go."""
+        if self._handle is not None:
+            self._handle.remove()
+        if self._weight is not None:
+            put_back(self._weight)
+        self.token = self._handle = self._weight = None
+
+
+class LayerHook(ModuleHook):
+    """The forward hook of a layer: its function when run, the token's way when compiled.
+
+    What is read here while compiling is the same for all layers of one shape, or is a tensor. So equal parts of a model
+    that are compiled one by one share their code.
+    """
+
+    def __init__(self, function: Any, kind: LayerType, options: Options, tally: Tally) -> None:
+        """Call `function`, or observe as the type of layer says while compiling."""
+        # Disabled for torch.compile here and not by a decorator: that would double the time of our import.
+        super().__init__(torch.compiler.disable(function))
+        self.observe = kind.observe
+        self.options = options
+        self.tally = tally
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Any:
+        """The output to go on with, if it is another one."""
+        if self.function is None or ModuleHook.silent:
+            return None
+        token = self.tally.token
+        if torch.compiler.is_dynamo_compiling() and token is not None and isinstance(output, Tensor):
+            seen = observable(module, args, kwargs, output)
+            if seen is None:
+                return None
+            with torch.no_grad():
+                rows = self.observe(module, seen[0], output, self.options)
+            if rows.moments.count == 0:
+                return None
+            if tuple(rows.moments.mean.shape) == self.tally.columns:
+                # The token is on another device for one step, after the model was moved.
+                return _witness(output, token.to(output.device), sums_of(rows))
+        self.function(module, args, kwargs, output)
+        return None
+
+
+class _Witness(torch.autograd.Function):
+    """Its output is the first argument; in the backward, the gradient of the second is the third."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, token: Tensor, sums: Tensor) -> Tensor:
+        ctx.save_for_backward(sums)
+        return output.clone()  # a view could not be changed in place; a compiler takes the copy away
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        (sums,) = ctx.saved_tensors
+        return grad, sums, None
+
+
+_witness: Callable[[Tensor, Tensor, Tensor], Tensor] = _Witness.apply
+
+
+def sums_of(rows: Rows) -> Tensor:
+    """What is added up over the forwards of a step: how many rows, samples and outputs, Σx and Σx² of each column.
+
+    In float64, so that the variance can be got back from them.
+    """
+    moments = rows.moments
+    mean, variance = moments.mean.double().flatten(), moments.variance.double().flatten()
+    numbers: tuple[Any, ...] = (moments.count + at_least(rows.zeros, 0), rows.samples, rows.outputs)
+    sums = [mean.new_full((1,), number) for number in numbers]
+    return torch.cat([*sums, moments.count * mean, moments.count * (variance + mean.square())])
+
+
+def rows_of(sums: Tensor, columns: tuple[int, ...], dtype: torch.dtype) -> Rows:
+    """The rows that have these sums. Their numbers are tensors, so that no device has to be waited for."""
+    count, samples, outputs = sums[:_NUMBERS].unbind()
+    mean, square = (sums[_NUMBERS:] / at_least(count, 1)).view(2, *columns)
+    variance = (square - mean.square()).clamp(min=0)
+    return Rows(Moments(count, mean.to(dtype), variance.to(dtype)), samples, outputs)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
