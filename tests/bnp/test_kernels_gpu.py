@@ -8,7 +8,7 @@ import trimtab
 from tests.bnp.helpers import gradients, statistics
 from tests.bnp.test_kernels import network, step
 from trimtab.bnp import kernels
-from trimtab.bnp.kernels.waiting import WaitingMoments
+from trimtab.bnp.kernels.found import KernelMoments
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,7 +63,7 @@ def test_moments_of_many_inputs(dtype: torch.dtype, memory_format: torch.memory_
         rows = [(3 + torch.randn(s, device="cuda")).to(dtype) for s in ((1, 5), (16, 3072), (5000, 70))]
         found += [kernels.moments(x, -1, trimtab.bnp.Options(), kept=True) for x in rows]
         for moments in found:
-            assert isinstance(moments, WaitingMoments)
+            assert isinstance(moments, KernelMoments)
             room.let_wait(moments)
         room.compute()
         for moments, x in zip(found, [x.movedim(1, -1) for x in inputs] + rows, strict=True):
@@ -163,10 +163,10 @@ def test_an_input_that_is_kept_elsewhere_does_not_wait() -> None:
     with trimtab.BNP(layer) as bnp:
         observer = bnp._watch.observers[""]
         with torch.autograd.graph.save_on_cpu():
-            assert not isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, WaitingMoments)
+            assert not isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, KernelMoments)
         with torch.autocast("cuda", torch.bfloat16):
-            assert not isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, WaitingMoments)
-        assert isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, WaitingMoments)
+            assert not isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, KernelMoments)
+        assert isinstance(observer.kind.observe(layer, x, x, bnp.options).moments, KernelMoments)
 
 
 def test_under_autocast_the_step_is_that_of_the_plain_way() -> None:

@@ -7,7 +7,7 @@ Another type is added in the same way, from anywhere:
         return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,11 +77,15 @@ def register_layer(
             raise TypeError(f"register_layer takes subclasses of torch.nn.Module, not {cls!r}.")
 
     def register(observe: F_) -> F_:
-        for cls in types:
-            _TYPES[cls] = LayerType(observe, units, spatial)
+        _add(types, LayerType(torch.no_grad()(observe), units, spatial))
         return observe
 
     return register
+
+
+def _add(types: Iterable[type[nn.Module]], what: LayerType) -> None:
+    for cls in types:
+        _TYPES[cls] = what
 
 
 def layer_type(module: nn.Module) -> LayerType | None:
@@ -89,7 +93,6 @@ def layer_type(module: nn.Module) -> LayerType | None:
     return next((_TYPES[cls] for cls in type(module).__mro__ if cls in _TYPES), None)
 
 
-@register_layer(nn.Linear)
 def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
     rows = x.shape[:-1].numel()
@@ -97,7 +100,6 @@ def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
     return Rows(kernels.moments(x, -1, options, kept=_kept(layer, x)), samples=samples, outputs=rows)
 
 
-@register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
     x, outputs = _batched(layer, x, y)
@@ -108,7 +110,6 @@ def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, 
     return Rows(moments, samples=x.shape[0], outputs=outputs)
 
 
-@register_layer(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, units=input_first, spatial=("channel",))
 def transposed_convolution(
     layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d, x: Tensor, y: Tensor, options: Options
 ) -> Rows:
@@ -168,3 +169,12 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
         else:
             amounts += [int(layer.padding[dim])] * 2
     return amounts
+
+
+# These need not be told to leave no trace in autograd: they detach what they compute with.
+_add([nn.Linear], LayerType(linear, output_first, ("channel", "site")))
+_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site")))
+_add(
+    [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d],
+    LayerType(transposed_convolution, input_first, ("channel",)),
+)

@@ -7,6 +7,7 @@ reaches a loss, or is differentiated for another purpose (an input's gradient, s
 
 import itertools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Rows, RunningAverage, precision_of
-from trimtab.bnp.traced import LayerHook, Tally, observable
+from trimtab.bnp.statistics import Moments, Rows, RunningAverage, precision_of
+from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
 
 # The number of the backward that is running in this thread, −1 outside one. torch's own
 # register_multi_grad_hook tells backwards apart by it.
@@ -33,9 +34,14 @@ class _Pool:
 
     __slots__ = ("forwards", "rows")
 
-    def __init__(self, rows: Rows | None = None) -> None:
-        self.rows = rows
+    def __init__(self) -> None:
+        self.rows: Rows | None = None
         self.forwards: set[int] = set()
+
+    def hold(self, rows: Rows | None) -> None:
+        """Have these and no others; their forwards are past."""
+        self.rows = rows
+        self.forwards.clear()
 
     def add(self, forwards: dict[int, Rows]) -> None:
         for number, rows in forwards.items():
@@ -83,13 +89,14 @@ class Observer:
     def weight(self) -> nn.Parameter | None:
         """The layer's weight, if it is a parameter of its own (and not computed from others)."""
         weight = self.module._parameters.get("weight")
-        return weight if isinstance(weight, nn.Parameter) else None
+        return weight if is_parameter(weight) else None
 
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        trained = isinstance(bias, nn.Parameter) and bias.requires_grad
-        return bias if trained and (parameters is None or id(bias) in parameters) else None
+        if not is_parameter(bias) or not bias.requires_grad:
+            return None
+        return bias if parameters is None or id(bias) in parameters else None
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -108,11 +115,11 @@ class Observer:
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows, weight = self._accumulated.rows, self.weight
-        traced = None if weight is None else self._tally.rows(precision_of(weight))
-        if traced is not None:
-            return traced if rows is None else traced.merge(rows)
-        return rows or self.handed_out
+        rows = self._accumulated.rows
+        if not self._tally.empty and (weight := self.weight) is not None:
+            traced = self._tally.rows(precision_of(weight))
+            return traced if traced is None or rows is None else traced.merge(rows)
+        return self.handed_out if rows is None else rows
 
     @property
     def handed_out(self) -> Rows | None:
@@ -132,24 +139,32 @@ class Observer:
         """Forget the pending rows, and those that could become pending."""
         self._reached.clear()
         self._computed = {}
-        self._accumulated, self._handed_out = _Pool(), _Pool()
+        self._accumulated.hold(None)
+        self._handed_out.hold(None)
         self._gradient_held = None
         self._tally.forget()
-        if (weight := self.weight) is not None and not self._tally.at(weight.device):
-            self._fit_tally(weight)
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.discard()
         self.running = running
-        self._accumulated, self._handed_out = _Pool(accumulated), _Pool(handed_out)
+        self._accumulated.hold(accumulated)
+        self._handed_out.hold(handed_out)
+
+    def average(self, batch: Moments) -> RunningAverage:
+        """The running averages, made for or moved to where the moments are."""
+        if self.running is None:
+            self.running = RunningAverage(batch, debias=self.options.debias)
+        elif self.running.to(batch) and (weight := self.weight) is not None:
+            self._fit(weight)
+        return self.running
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
         if self._handle is None:
             hook = LayerHook(self._forward, self.kind, self.options, self._tally)
             self._handle = self.module.register_forward_hook(hook, with_kwargs=True)
-            self._fit_tally(self.weight)
+            self._fit(self.weight)
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
@@ -160,31 +175,32 @@ class Observer:
             self._handle.remove()
             self._handle = None
 
-    @torch.no_grad()
     def _forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Forward hook: compute the moments of the input and let them wait on the output."""
         seen = observable(module, args, kwargs, output)
         if seen is None:
             return
-        x, outputs = seen
+        x, outputs, weight = seen
         rows = self.kind.observe(module, x, outputs[0], self.options)
         if rows.moments.count == 0:
             return
-        self._kernels.let_wait(rows.moments)
-        self._watch(self.weight)
-        if _current_backward() == -1:  # no backward is under way: what it reached has come to nothing
+        kernels = self._kernels
+        kernels.let_wait(rows.moments)
+        if weight is not self._watched:
+            self._watch(weight)
+        if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
             self._reached.clear()
         number = next(_number)
 
         def reached(grad: Tensor) -> None:
-            self._kernels.compute()
+            kernels.compute()
             self._reached.setdefault(_current_backward(), {})[number] = rows
 
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
             # graph, and its base keeps the old one.
             base = y._base
-            (base if base is not None and base.requires_grad else y).register_hook(reached)
+            _when_reached(base if base is not None and base.requires_grad else y, reached)
 
     def _watch(self, weight: nn.Parameter | None) -> None:
         """Put the hooks on this weight, and on no other."""
@@ -199,17 +215,17 @@ class Observer:
                 weight.register_hook(self._gradient),
                 weight.register_post_accumulate_grad_hook(self._accumulate),
             ]
-            self._fit_tally(weight)
+            self._fit(weight)
 
-    def _fit_tally(self, weight: nn.Parameter | None) -> None:
+    def _fit(self, weight: nn.Parameter | None) -> None:
         """Be ready for compiled code, which cannot make itself what it needs."""
         if weight is not None and not isinstance(weight, nn.UninitializedParameter) and weight.numel():
-            units = self.units(weight.detach().contiguous())
-            self._tally.fit(weight, units, self.options, self._token_reached)
+            self._tally.fit(weight, self.shape(weight), self.options, self._token_reached)
 
     def _gradient(self, grad: Tensor) -> None:
         """Tensor hook: this backward has the weight's gradient."""
-        self._settle()
+        if self._computed:
+            self._settle()
         self._computed = self._reached.pop(_current_backward(), {})
         self._forget_what_was_dropped()
 
@@ -229,7 +245,7 @@ class Observer:
         """At the begin of each backward: rows whose gradient is gone do not count."""
         backward = _current_backward()
         if backward != self._asked and self._was_dropped():
-            self._accumulated = _Pool()
+            self._accumulated.hold(None)
             self._tally.forget()
         self._asked = backward
 
@@ -245,9 +261,10 @@ class Observer:
         """
         self._accumulated.add(self._computed)
         self._computed = {}
-        self._handed_out = _Pool()
-        if weight.grad is not None:
-            self._gradient_held = weakref.ref(weight.grad), weight.grad._version
+        if self._handed_out.rows is not None:
+            self._handed_out.hold(None)
+        if (grad := weight.grad) is not None:
+            self._gradient_held = weakref.ref(grad), grad._version
 
     def _was_dropped(self) -> bool:
         """Whether the gradient of the accumulated rows has since been set to None or to zero.
@@ -261,3 +278,12 @@ class Observer:
             return grad is None
         held, version = self._gradient_held
         return (grad is not held() or grad._version != version) and not bool(grad.any())
+
+
+def _when_reached(y: Tensor, function: Callable[[Tensor], None]) -> None:
+    """Call a function with the gradient of a layer's output, as `register_hook` would, in a fifth of its time."""
+    if y._backward_hooks is None and y.grad_fn is not None:
+        y._backward_hooks = OrderedDict(((-1, function),))
+        y.grad_fn._register_hook_dict(y)
+    else:
+        y.register_hook(function)

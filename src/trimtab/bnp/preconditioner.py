@@ -19,7 +19,7 @@ from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
-from trimtab.bnp.statistics import Rows, RunningAverage
+from trimtab.bnp.statistics import Rows
 from trimtab.bnp.update import Update
 from trimtab.bnp.watch import Watch
 
@@ -220,9 +220,6 @@ class BNP:
         weight, bias = observer.weight, observer.trained_bias(parameters)
         assert weight is not None and weight.grad is not None
         batch = rows.columns().to(weight.device)
-        if observer.running is None:
-            observer.running = RunningAverage(batch, debias=self.options.debias)
-        observer.running.to(batch)
         if self.options.statistics == "batch" and not isinstance(batch.count, Tensor) and batch.count == 1:
             self._say_single_row(observer)
         _, _, inputs, sites = shape = observer.shape(weight)
@@ -230,7 +227,7 @@ class BNP:
             weight=weight.grad,
             bias=None if bias is None else bias.grad,
             batch=batch,
-            running=observer.running,
+            running=observer.average(batch),
             q2=transform.squared_norm(inputs * sites, rows.samples, rows.outputs),
             units=observer.units,
             shape=shape,

@@ -104,7 +104,7 @@ class Moments:
         return Moments(count, self.mean.to(device), self.variance.to(device))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """What the forwards of a step have shown of a layer's input.
 
@@ -129,7 +129,13 @@ class Rows:
 
     def columns(self) -> Moments:
         """The moments of the columns of H, its rows of zeros included."""
+        if _is_none(self.zeros):
+            return self.moments
         return self.moments.with_zero_rows(self.zeros)
+
+
+Averages = tuple[Tensor, Tensor, Tensor]
+"""A mean, a variance, and the sum of the weights in them."""
 
 
 class RunningAverage:
@@ -157,13 +163,14 @@ class RunningAverage:
         self.steps = torch.zeros((), dtype=torch.int64, device=like.device)
         self.skipped = torch.zeros_like(self.steps)
 
-    def estimate(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance to be used now; 0 and 1 while nothing has been folded in."""
+    def estimate(self, averages: Averages | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance to be used now, or with other averages; 0 and 1 while nothing has been folded in."""
+        mean, variance, weight = (self.mean, self.variance, self.weight) if averages is None else averages
         if not self.debias:
-            return self.mean, self.variance
-        started = self.weight > 0
-        weight = torch.where(started, self.weight, 1)
-        return self.mean / weight, torch.where(started, self.variance / weight, 1)
+            return mean, variance
+        started = weight > 0
+        weight = torch.where(started, weight, 1)
+        return mean / weight, torch.where(started, variance / weight, 1)
 
     def variance_of(self, batch: Moments) -> Tensor:
         """The batch's variance; for a single row its squared distance to the running mean so far.
@@ -172,23 +179,27 @@ class RunningAverage:
         """
         return either(batch.count > 1, lambda: batch.variance, lambda: (batch.mean - self.estimate()[0]).square())
 
-    def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> "RunningAverage":
+    def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> Averages:
         """The averages moved by one batch where `accept`, a boolean on the device, is true; else as they are."""
-        moved = copy.copy(self)
-        moved.mean = torch.where(accept, self.mean.lerp(mean, 1 - rho), self.mean)
-        moved.variance = torch.where(accept, self.variance.lerp(variance, 1 - rho), self.variance)
+        weight = self.weight
         if self.debias:
-            moved.weight = torch.where(accept, self.weight.lerp(torch.ones_like(self.weight), 1 - rho), self.weight)
-        return moved
+            weight = torch.where(accept, weight.lerp(torch.ones_like(weight), 1 - rho), weight)
+        return (
+            torch.where(accept, self.mean.lerp(mean, 1 - rho), self.mean),
+            torch.where(accept, self.variance.lerp(variance, 1 - rho), self.variance),
+            weight,
+        )
 
-    def move_to(self, moved: "RunningAverage", accept: Tensor) -> None:
+    def move_to(self, averages: Averages, accept: Tensor) -> None:
         """Take over averages that `after` gave where `accept` is true, and count the step.
 
         All is written in place, and decided without asking the device for the answer: so it can be replayed.
         """
-        for name in ("mean", "variance", "weight") if self.debias else ("mean", "variance"):
-            ours, theirs = getattr(self, name), getattr(moved, name)
-            ours.copy_(torch.where(accept, theirs, ours))
+        mean, variance, weight = averages
+        self.mean.copy_(torch.where(accept, mean, self.mean))
+        self.variance.copy_(torch.where(accept, variance, self.variance))
+        if self.debias:
+            self.weight.copy_(torch.where(accept, weight, self.weight))
         self.steps += accept
         self.skipped += ~accept
 
@@ -199,11 +210,13 @@ class RunningAverage:
             setattr(twin, name, value.clone())
         return twin
 
-    def to(self, like: Tensor | Moments) -> None:
-        """Move the averages to the device and the type of others, as when the model was."""
-        if self.mean.device != like.device or self.mean.dtype != like.dtype:
-            for name, value in self.tensors().items():
-                setattr(self, name, value.to(like.device, like.dtype if value.is_floating_point() else None))
+    def to(self, like: Moments) -> bool:
+        """Move the averages to the device and the type of others, as when the model was; whether that was needed."""
+        if self.mean.device == like.device and self.mean.dtype == like.dtype:
+            return False
+        for name, value in self.tensors().items():
+            setattr(self, name, value.to(like.device, like.dtype if value.is_floating_point() else None))
+        return True
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""

@@ -6,8 +6,8 @@ hands the sums of the rows to a leaf, the token, as if they were its gradient. S
 up, several backwards accumulate in `token.grad`, and a forward that no backward reaches leaves no trace.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +22,26 @@ from trimtab.bnp.statistics import Moments, Rows, at_least
 _NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
 
 
+def is_parameter(value: Any) -> TypeGuard[nn.Parameter]:
+    """Whether it is a parameter; for most of them faster than `isinstance`, which asks several questions."""
+    return type(value) is nn.Parameter or isinstance(value, nn.Parameter)
+
+
 def observable(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-) -> tuple[Tensor, list[Tensor]] | None:
-    """The input of one call of a layer and its outputs that have a gradient; None if there is nothing to see."""
+) -> tuple[Tensor, Sequence[Tensor], nn.Parameter] | None:
+    """A layer's input in one call, its outputs that have a gradient and its weight; None if there is nothing to see."""
     weight = module._parameters.get("weight")
-    outputs = [y for y in _as_tuple(output) if isinstance(y, Tensor) and y.requires_grad]
-    if not isinstance(weight, nn.Parameter) or not weight.requires_grad or not outputs:
+    if not is_parameter(weight) or not weight.requires_grad:
         return None
+    if type(output) is Tensor:
+        outputs: Sequence[Tensor] = (output,) if output.requires_grad else ()
+    else:
+        outputs = [y for y in _as_tuple(output) if isinstance(y, Tensor) and y.requires_grad]
     x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-    if not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
+    if not outputs or not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
         return None
-    return x, outputs
+    return x, outputs, weight
 
 
 class Tally:
@@ -52,16 +60,22 @@ class Tally:
         self._handle: RemovableHandle | None = None
         self._weight: Tensor | None = None
 
-    def fit(self, weight: Tensor, units: Tensor, options: Options, reached: Callable[[Tensor], None]) -> None:
+    def fit(
+        self,
+        weight: Tensor,
+        units: tuple[int, int, int, int],
+        options: Options,
+        reached: Callable[[Tensor], None],
+    ) -> None:
         """See to it that the token fits a layer, and that `reached` is called when a backward has come to it.
 
         Args:
             weight: The layer's weight.
-            units: The same, as (groups, outputs, inputs, sites).
+            units: Its shape as (groups, outputs, inputs, sites).
             options: BNP's.
             reached: A tensor hook.
         """
-        columns = (units.shape[0] * units.shape[2], *(weight.shape[2:] if options.spatial == "site" else ()))
+        columns = (units[0] * units[2], *(weight.shape[2:] if options.spatial == "site" else ()))
         if self.token is None or self.token.device != weight.device or self.columns != columns:
             self.clear()
             if weight.device.type != "mps":
@@ -79,10 +93,6 @@ class Tally:
         """Whether no backward has come to it since it was begun."""
         return self.token is None or self.token.grad is None
 
-    def at(self, device: torch.device) -> bool:
-        """Whether there is no token elsewhere."""
-        return self.token is None or self.token.device == device
-
     def rows(self, dtype: torch.dtype) -> Rows | None:
         """All rows whose gradient has arrived, in a type to compute in."""
         if self.token is None or self.token.grad is None:
@@ -91,7 +101,8 @@ class Tally:
 
     def forget(self) -> None:
         """Begin anew."""
-        if self.token is not None:
+        if not self.empty:
+            assert self.token is not None
             self.token.grad = None
 
     def clear(self) -> None:
@@ -112,8 +123,9 @@ class LayerHook(ModuleHook):
 
     def __init__(self, function: Any, kind: LayerType, options: Options, tally: Tally) -> None:
         """Call `function`, or observe as the type of layer says while compiling."""
+        super().__init__(function)
         # Disabled for torch.compile here and not by a decorator: that would double the time of our import.
-        super().__init__(torch.compiler.disable(function))
+        self.not_compiled = torch.compiler.disable(function)
         self.observe = kind.observe
         self.options = options
         self.tally = tally
@@ -122,8 +134,11 @@ class LayerHook(ModuleHook):
         """The output to go on with, if it is another one."""
         if self.function is None or ModuleHook.silent:
             return None
+        if not torch.compiler.is_dynamo_compiling():
+            self.function(module, args, kwargs, output)
+            return None
         token = self.tally.token
-        if torch.compiler.is_dynamo_compiling() and token is not None and isinstance(output, Tensor):
+        if token is not None and isinstance(output, Tensor):
             seen = observable(module, args, kwargs, output)
             if seen is None:
                 return None
@@ -134,7 +149,7 @@ class LayerHook(ModuleHook):
             if tuple(rows.moments.mean.shape) == self.tally.columns:
                 # The token is on another device for one step, after the model was moved.
                 return _witness(output, token.to(output.device), sums_of(rows))
-        self.function(module, args, kwargs, output)
+        self.not_compiled(module, args, kwargs, output)
         return None
 
 

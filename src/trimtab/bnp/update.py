@@ -15,7 +15,7 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, RunningAverage, all_finite, at_least_float32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Update:
     """All that the step of one layer is about.
 
@@ -49,13 +49,13 @@ def plain(update: Update, options: Options, fold: bool) -> Tensor:
     batch, running = update.batch, update.running
     variance = running.variance_of(batch)
     usable = all_finite(variance)
-    moved = running.after(batch.mean, variance, rho=options.rho, accept=usable) if fold else running
-    mean_now, variance_now = moved.estimate()
+    moved = running.after(batch.mean, variance, rho=options.rho, accept=usable) if fold else None
+    mean_now, variance_now = running.estimate(moved)
     if options.statistics == "batch":
         own = usable & (batch.count > 1)
         mean_now, variance_now = torch.where(own, batch.mean, mean_now), torch.where(own, variance, variance_now)
     accept = usable & _transform(update, mean_now, variance_now, options)
-    if fold:
+    if moved is not None:
         running.move_to(moved, accept)
     return accept
 

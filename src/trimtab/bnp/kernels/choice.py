@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.kernels import native
-from trimtab.bnp.kernels.waiting import WaitingMoments, layout
+from trimtab.bnp.kernels.found import KernelMoments, layout
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments
 from trimtab.bnp.update import Update, plain
@@ -45,11 +45,11 @@ def moments(x: Tensor, column: int, options: Options, *, kept: bool = False) -> 
         if x.is_cpu:
             found = native.moments(x, column)
             if found is not None:
-                return Moments(*found)
+                return found
         elif kept and x.is_cuda and (gpu := _gpu()) is not None and x.dtype in gpu.TYPES:
             laid_out = layout(x, column)
             if laid_out is not None:
-                return WaitingMoments(x, column, laid_out)
+                return KernelMoments(x, column, laid_out, torch.float32).wait(x)
     return Moments.of(x, columns=column)
 
 
@@ -59,12 +59,12 @@ class Kernels:
     def __init__(self, options: Options) -> None:
         """Nothing waits."""
         self._options = options
-        self._waiting: list[WaitingMoments] = []
+        self._waiting: list[KernelMoments] = []
         self._workshop: Any = None
 
     def let_wait(self, moments: Moments) -> None:
         """Compute these with the next `compute`, if they wait."""
-        if type(moments) is WaitingMoments:
+        if type(moments) is KernelMoments and moments.x is not None:
             self._waiting.append(moments)
 
     def compute(self) -> None:
@@ -84,13 +84,15 @@ class Kernels:
             Flags on their devices, not zero if something was not finite.
         """
         options = self._options
+        if not options.fast or torch.compiler.is_dynamo_compiling():  # the compiler makes kernels of its own
+            return [~plain(update, options, fold) for update in updates]
         on_cpu: list[Update] = []
         on_gpu: dict[torch.device, list[Update]] = {}
         rest: list[Update] = []
         for update in updates:
-            if options.fast and native.takes(update):
+            if native.takes(update):
                 on_cpu.append(update)
-            elif options.fast and update.weight.is_cuda and _gpu() is not None and _gpu().takes(update):
+            elif update.weight.is_cuda and _gpu() is not None and _gpu().takes(update):
                 on_gpu.setdefault(update.weight.device, []).append(update)
             else:
                 rest.append(update)

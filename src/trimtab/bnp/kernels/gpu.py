@@ -1,7 +1,7 @@
 """Kernels in Triton, for tensors on an NVIDIA GPU: each does all layers of a network in one launch.
 
 On a GPU a step of a small network is a matter of launches, not of arithmetic. So the moments of all inputs are computed
-together, when the backward begins (`WaitingMoments`), and one pair of kernels does the steps of all layers.
+together, when the backward begins (`KernelMoments`), and one pair of kernels does the steps of all layers.
 
 What differs from layer to layer is read from tables on the device. They are copied there again only if something in
 them has changed, which with PyTorch's allocator is rare once training runs.
@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
+from trimtab.bnp.kernels.found import KernelMoments
 from trimtab.bnp.kernels.table import packed, shares
-from trimtab.bnp.kernels.waiting import WaitingMoments
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -114,6 +114,8 @@ def takes(update: Update) -> bool:
         and type(update.batch.count) is int
         and update.by_output
         and update.running.mean.dtype is torch.float32
+        and update.batch.dtype is torch.float32
+        and (type(update.batch) is KernelMoments or update.batch.mean.is_contiguous())
         and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
     )
 
@@ -131,12 +133,12 @@ class Workshop:
         self._plans: dict[Any, Any] = {}
         self._captured: list[Any] = []
 
-    def compute(self, waiting: Sequence[WaitingMoments]) -> None:
+    def compute(self, waiting: Sequence[KernelMoments]) -> None:
         """Compute moments that wait, all of one type and layout in one launch.
 
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
-        groups: dict[Any, tuple[list[WaitingMoments], list[Tensor]]] = {}
+        groups: dict[Any, tuple[list[KernelMoments], list[Tensor]]] = {}
         for moments in waiting:
             if (x := moments.x) is not None:
                 members, inputs = groups.setdefault((x.device, x.dtype, moments.layout[2] > 1), ([], []))

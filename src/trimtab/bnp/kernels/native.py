@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.bnp.kernels.found import KernelMoments, layout
 from trimtab.bnp.kernels.table import packed
-from trimtab.bnp.kernels.waiting import layout
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -66,26 +66,25 @@ def describe() -> str:
     return f"compiled C, {threads} thread{'s' if threads != 1 else ''}"
 
 
-def moments(x: Tensor, column: int) -> tuple[int, Tensor, Tensor] | None:
-    """Number of rows, mean and variance of each column, or None where this is not for the kernel."""
+def moments(x: Tensor, column: int) -> KernelMoments | None:
+    """The moments of each column, or None where this is not for the kernel."""
     functions = _FUNCTIONS.get(x.dtype)
-    if functions is None or not x.is_cpu:
+    laid_out = layout(x, column) if functions is not None and x.is_cpu else None
+    if functions is None or laid_out is None:
         return None
-    laid_out = layout(x, column)
-    if laid_out is None:
-        return None
-    samples, columns, positions = laid_out
     try:
         address = x.data_ptr()
     except RuntimeError:  # no memory of its own, as under torch.func
         return None
-    mean, variance = x.new_empty(columns), x.new_empty(columns)
-    to = mean.data_ptr(), variance.data_ptr(), _PARALLEL, torch.get_num_threads()
+    samples, columns, positions = laid_out
+    found = x.new_empty(2 * columns)
+    to = found.data_ptr()
+    rest = to, to + columns * x.itemsize, _PARALLEL, torch.get_num_threads()
     if positions == 1:
-        failed = functions[0](address, samples, columns, *to)
+        failed = functions[0](address, samples, columns, *rest)
     else:
-        failed = functions[1](address, samples, columns, positions, *to)
-    return None if failed else (samples * positions, mean, variance)
+        failed = functions[1](address, samples, columns, positions, *rest)
+    return None if failed else KernelMoments(x, column, laid_out, x.dtype).take(found, 0)
 
 
 def takes(update: Update) -> bool:
@@ -99,9 +98,8 @@ def takes(update: Update) -> bool:
         and type(weight) is Tensor
         and type(moments.count) is int
         and update.by_output
-        and moments.mean.dtype is running.mean.dtype is dtype
-        and moments.mean.is_contiguous()
-        and moments.variance.is_contiguous()
+        and moments.dtype is running.mean.dtype is dtype
+        and (type(moments) is KernelMoments or (moments.mean.is_contiguous() and moments.variance.is_contiguous()))
         and (bias is None or (bias.dtype is dtype and bias.is_contiguous()))
     )
 

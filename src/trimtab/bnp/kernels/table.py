@@ -2,7 +2,7 @@
 
 import struct
 
-from trimtab.bnp.kernels.waiting import WaitingMoments
+from trimtab.bnp.kernels.found import KernelMoments
 from trimtab.bnp.update import Update
 
 _LAYER = struct.Struct("9P6qd")  # `Layer` in native.c
@@ -17,7 +17,7 @@ def shares(update: Update) -> bool:
 def packed(update: Update) -> bytes:
     """The row."""
     running, batch, bias = update.running, update.batch, update.bias
-    addresses = batch.addresses() if isinstance(batch, WaitingMoments) else None
+    addresses = batch.addresses() if isinstance(batch, KernelMoments) else None
     if addresses is None:
         addresses = batch.mean.data_ptr(), batch.variance.data_ptr()
     return _LAYER.pack(
