@@ -268,6 +268,8 @@ class BNP:
 
 
 def _say_unheard(observers: list[Observer]) -> None:
+    if torch.compiler.is_dynamo_compiling():
+        return
     names = [observer.name for observer in observers if not observer.said_unheard]
     for observer in observers:
         observer.said_unheard = True
