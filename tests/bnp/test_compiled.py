@@ -1,12 +1,15 @@
 """Compiled models and compiled steps: the same numbers as eager ones, in one graph without a break."""
 
 import copy
+import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import decorators
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.utils import counters
 from torch._guards import CompileContext
@@ -33,6 +36,9 @@ from trimtab.norms import Norm
 
 # The compiler's own, which it keeps from its users.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+compares_marks = pytest.mark.skipif(
+    "_has_dynamo_dim_marking" not in inspect.getsource(decorators), reason="this torch does not compare such marks"
+)
 NOTHING = {"0": 0, "2": 0, "5": 0, "7": 0}
 
 
@@ -193,6 +199,26 @@ def test_layers_of_all_kinds(name: str) -> None:
     assert_same(results[0][1], results[1][1])
 
 
+def test_a_single_row_has_no_variance_of_its_own() -> None:
+    """With the statistics of the batch too: the running ones are used, which an eager step says."""
+    results = []
+    for how in ("eager", "compiled"):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2).double()
+        bnp = trimtab.BNP(layer, statistics="batch")
+        run = layer if how == "eager" else compiled(layer)
+        for seed in range(2):
+            layer.zero_grad()
+            x = torch.randn(1, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            run(x).square().sum().backward()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", trimtab.TrimtabWarning)
+                bnp.step()
+        results.append((gradients(layer), statistics(bnp)))
+    assert_same(results[0][0], results[1][0])
+    assert_same(results[0][1], results[1][1])
+
+
 def test_forward_alone_leaves_no_trace() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -277,6 +303,19 @@ def test_pending_rows_are_saved_as_numbers_and_taken_up() -> None:
     assert_same(statistics(other), expected[1])
 
 
+def test_gradients_taken_by_hand_are_left_as_they_are() -> None:
+    """Compiled code has no place for rows that nobody accumulates."""
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    parameters = list(model.parameters())
+    grads = torch.autograd.grad(loss_of(compiled(model), batch(0)), parameters)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.grad = grad.clone()
+    with pytest.warns(trimtab.TrimtabWarning, match="No input was seen"):
+        bnp.step()
+    assert_same(gradients(model), list(grads))
+
+
 def test_a_layer_unfrozen_later() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -316,17 +355,24 @@ def test_what_is_not_finite_is_kept_out() -> None:
 
 
 def test_a_layer_that_is_not_called_in_a_step_keeps_its_gradient() -> None:
-    """The step says nothing while compiled, but leaves the layer alone as the eager one does."""
+    """An eager step says so; a compiled one cannot."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
     bnp = trimtab.BNP(model)
-    run = compiled(model[0])
-    y = run(torch.randn(4, 3, dtype=torch.float64))
-    torch.nn.functional.linear(y, model[1].weight, model[1].bias).sum().backward()
-    before = gradients(model)
-    with pytest.warns(trimtab.TrimtabWarning, match="No input was seen for '1'"):
-        bnp.step()
-    assert torch.equal(before[2], gradients(model)[2])
-    assert not torch.equal(before[0], gradients(model)[0])
+    run, step = compiled(model[0]), Compiler().compile(bnp.step)
+    for is_eager in (True, False):
+        model.zero_grad()
+        y = run(torch.randn(4, 3, dtype=torch.float64))
+        torch.nn.functional.linear(y, model[1].weight, model[1].bias).sum().backward()
+        before = gradients(model)
+        if is_eager:
+            with pytest.warns(trimtab.TrimtabWarning, match="No input was seen for '1'"):
+                bnp.step()
+            bnp._watch.observers["1"].said_unheard = False
+        else:
+            step()
+        assert torch.equal(before[2], gradients(model)[2])
+        assert not torch.equal(before[0], gradients(model)[0])
+    assert not counters["graph_break"]
 
 
 def test_bfloat16_autocast() -> None:
@@ -420,6 +466,7 @@ def test_a_compiled_model_that_has_run_is_refused(how: str) -> None:
     assert pending_rows(bnp)["model.7"] == 6
 
 
+@compares_marks
 def test_another_bnp_for_a_model_that_was_compiled_with_one() -> None:
     model = small_model()
     run = compiled(model)
@@ -430,6 +477,7 @@ def test_another_bnp_for_a_model_that_was_compiled_with_one() -> None:
         loss_of(run, batch(1)).backward()  # compiled without hooks now
 
 
+@compares_marks
 def test_code_of_a_model_without_bnp_is_not_used_for_one_with_it() -> None:
     plain, model = small_model(), small_model()
     bnp = trimtab.BNP(model)

@@ -249,6 +249,8 @@ class BNP:
 
 
 def _say_unheard(observers: list[Observer]) -> None:
+    if torch.compiler.is_dynamo_compiling():
+        return
     names = [observer.name for observer in observers if not observer.said_unheard]
     for observer in observers:
         observer.said_unheard = True
@@ -256,7 +258,7 @@ def _say_unheard(observers: list[Observer]) -> None:
         say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
             "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
-            "its out_proj.)"
+            "its out_proj, and not by code that was compiled without BNP: torch.compiler.reset() drops that.)"
         )
 
 

@@ -38,7 +38,7 @@ def set_apart(weight: Tensor) -> bool:
     """Keep code that was compiled without hooks from being used with this weight; false if somebody did so before.
 
     Parameters are of fixed shape for torch.compile anyway. To say so once more changes nothing but this: torch compares
-    what was said of a tensor when it looks for code. (From about torch 2.11 on; before, the step says what it missed.)
+    what was said of a tensor when it looks for code. Older torch does not; there the step says which layers it missed.
     """
     if hasattr(weight, _STATIC):
         return False
