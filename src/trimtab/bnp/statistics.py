@@ -199,7 +199,8 @@ class RunningAverage:
         self.mean.copy_(torch.where(accept, mean, self.mean))
         self.variance.copy_(torch.where(accept, variance, self.variance))
         if self.debias:
-            self.weight.copy_(torch.where(accept, weight, self.weight))
+            # Not copy_: torch.compile loses what is written in place to a float64 without dimensions.
+            self.weight[...] = torch.where(accept, weight, self.weight)
         self.steps += accept
         self.skipped += ~accept
 
