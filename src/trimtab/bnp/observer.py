@@ -99,7 +99,7 @@ class Observer:
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
         rows, weight = self._accumulated.rows, self.weight
-        traced = None if weight is None else self._tally.rows(precision_of(weight))
+        traced = None if weight is None else self._tally.rows(weight)
         if traced is not None:
             return traced if rows is None else traced.merge(rows)
         return rows or self.handed_out
