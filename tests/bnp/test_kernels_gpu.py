@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import trimtab
 from tests.bnp.helpers import gradients, statistics
+from tests.bnp.test_gpu import no_synchronization
 from tests.bnp.test_kernels import network, step
 from trimtab.bnp import kernels
 from trimtab.bnp.kernels.found import KernelMoments
@@ -130,12 +131,9 @@ def test_no_step_waits_for_the_device() -> None:
 
     for _ in range(4):
         train()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronization():
         for _ in range(20):
             train()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_moments_that_wait_hold_no_memory_after_the_backward() -> None:

@@ -117,7 +117,7 @@ class Observer:
         """
         rows = self._accumulated.rows
         if not self._tally.empty and (weight := self.weight) is not None:
-            traced = self._tally.rows(precision_of(weight))
+            traced = self._tally.rows(weight)
             return traced if traced is None or rows is None else traced.merge(rows)
         return self.handed_out if rows is None else rows
 

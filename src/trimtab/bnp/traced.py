@@ -17,7 +17,7 @@ from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.stale import put_back, set_apart
-from trimtab.bnp.statistics import Moments, Rows, at_least
+from trimtab.bnp.statistics import Moments, Rows, at_least, precision_of
 
 _NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
 
@@ -93,11 +93,11 @@ class Tally:
         """Whether no backward has come to it since it was begun."""
         return self.token is None or self.token.grad is None
 
-    def rows(self, dtype: torch.dtype) -> Rows | None:
-        """All rows whose gradient has arrived, in a type to compute in."""
+    def rows(self, weight: Tensor) -> Rows | None:
+        """All rows whose gradient has arrived, on the weight's device and in a type to compute in."""
         if self.token is None or self.token.grad is None:
             return None
-        return rows_of(self.token.grad, self.columns, dtype)
+        return rows_of(self.token.grad.to(weight.device), self.columns, precision_of(weight))
 
     def forget(self) -> None:
         """Begin anew."""

@@ -25,30 +25,35 @@ from trimtab.bnp.update import Update
 # The kernels read numbers of these types; they compute in float32.
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
+_MOST_TABLES = 16  # addresses come back after a few steps
+_MOST_PLANS = 32
+
 
 class _Table:
-    """A table on the device that is copied there when it has changed."""
+    """A table on the device that is copied there when it has not been before."""
 
     def __init__(self, device: torch.device) -> None:
         """An empty table."""
         self._device = device
-        self._content = b""
-        self._tensor = torch.empty(0, dtype=torch.int64, device=device)
+        self._known: dict[bytes, Tensor] = {}
         self._kept: list[Tensor] = []
 
     def holding(self, content: bytes) -> Tensor:
         """The table with this content, a number of 8 bytes after the other."""
-        if content != self._content:
-            host = torch.frombuffer(bytearray(content), dtype=torch.int64)
+        tensor = self._known.get(content)
+        if tensor is None:
+            # From memory that the device reads by itself, so that nobody waits.
+            host = torch.frombuffer(bytearray(content), dtype=torch.int64).pin_memory()
+            tensor = host.to(self._device, non_blocking=True)
             if capturing():  # the copy is done again at each replay, from the same place
-                host = host.pin_memory()
                 self._kept.append(host)
-                return host.to(self._device, non_blocking=True)
-            self._tensor = host.to(self._device)
-            self._content = content
-        elif capturing():
-            self._kept.append(self._tensor)
-        return self._tensor
+                return tensor
+            if len(self._known) >= _MOST_TABLES:
+                del self._known[next(iter(self._known))]
+            self._known[content] = tensor
+        if capturing():
+            self._kept.append(tensor)
+        return tensor
 
 
 class _MomentsPlan:
@@ -118,11 +123,6 @@ def takes(update: Update) -> bool:
         and (type(update.batch) is KernelMoments or update.batch.mean.is_contiguous())
         and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
     )
-
-
-# ---- For Python ------------------------------------------------------------------------------------------------------
-
-_MOST_PLANS = 32
 
 
 class Workshop:
