@@ -46,11 +46,14 @@ class LayerType:
         observe: The rows that one call of the layer shows.
         units: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
         spatial: The values of the option `spatial` that this type can do.
+        keeps: For inputs of the same shape the rows differ in their moments only; whether autograd keeps this one until
+            the backward. None if it is not known to be so.
     """
 
     observe: Observe
     units: Units
     spatial: Collection[str]
+    keeps: Callable[[Any, Tensor], bool] | None = None
 
 
 _TYPES: dict[type[nn.Module], LayerType] = {}
@@ -97,7 +100,7 @@ def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
     """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
     rows = x.shape[:-1].numel()
     samples = x.shape[0] if x.ndim > 1 and options.tokens == "positions" else rows
-    return Rows(kernels.moments(x, -1, options, kept=_kept(layer, x)), samples=samples, outputs=rows)
+    return Rows(kernels.moments(x, -1, options, kept=kept(layer, x)), samples=samples, outputs=rows)
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
@@ -106,7 +109,7 @@ def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, 
     if options.spatial == "site":
         moments = _site_moments(layer, x)
     else:
-        moments = kernels.moments(x, 1, options, kept=_kept(layer, x))
+        moments = kernels.moments(x, 1, options, kept=kept(layer, x))
     return Rows(moments, samples=x.shape[0], outputs=outputs)
 
 
@@ -126,7 +129,7 @@ def transposed_convolution(
 _KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
-def _kept(layer: nn.Module, x: Tensor) -> bool:
+def kept(layer: nn.Module, x: Tensor) -> bool:
     """Whether autograd keeps a layer's input until the backward and forbids to change it.
 
     Not if the layer does something to it first, and not if what is kept is packed away, as for checkpointing.
@@ -172,8 +175,8 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
 
 
 # These need not be told to leave no trace in autograd: they detach what they compute with.
-_add([nn.Linear], LayerType(linear, output_first, ("channel", "site")))
-_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site")))
+_add([nn.Linear], LayerType(linear, output_first, ("channel", "site"), kept))
+_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site"), kept))
 _add(
     [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d],
     LayerType(transposed_convolution, input_first, ("channel",)),

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from trimtab.bnp.kernels import Kernels
-from trimtab.bnp.layers import LayerType
+from trimtab.bnp import transform
+from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
+from trimtab.bnp.layers import LayerType, output_first
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, Rows, RunningAverage, precision_of
+from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
 from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
+from trimtab.bnp.update import Update
 
 # The number of the backward that is running in this thread, −1 outside one. torch's own
 # register_multi_grad_hook tells backwards apart by it.
@@ -78,6 +80,12 @@ class Observer:
         self._accumulated = _Pool()  # which was added to weight.grad,
         self._handed_out = _Pool()  # or was given to who asked for it by torch.autograd.grad.
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
+        # How rows were got the last time, for an output of which shape, and with how many samples and outputs.
+        self._recipe: Recipe | None = None
+        self._recipe_is_for: tuple[torch.Size, Number, Number] = (torch.Size(), 0, 0)
+        # What the last step was about, if it can be used again; for rows of which recipe, and for which bias.
+        self._update: Update | None = None
+        self._update_is_for: tuple[Recipe | None, nn.Parameter | None] = (None, None)
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._asked = -1  # the backward at whose begin that was last compared
         self._watched: nn.Parameter | None = None
@@ -127,13 +135,61 @@ class Observer:
         self._settle()
         return self._handed_out.rows
 
-    def check(self, rows: Rows) -> None:
+    def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
+        """What the step of this layer is about; None if no input was seen.
+
+        Raises:
+            ValueError: If its running averages are for other inputs.
+        """
+        rows = self._accumulated.rows
+        if rows is None or not self._tally.empty:
+            rows = self.pending
+            if rows is None:
+                return None
+        bias = self.trained_bias(parameters)
+        batch, last = rows.moments, self._update
+        if (
+            last is not None
+            and type(batch) is KernelMoments
+            and batch.recipe is self._update_is_for[0]
+            and self.running is last.running
+            and bias is self._update_is_for[1]
+        ):
+            last.weight, last.bias, last.batch = grad, None if bias is None else bias.grad, batch
+            return last
+        batch = rows.columns().to(weight.device)
+        self._check(batch)
+        _, _, inputs, sites = shape = self.shape(weight)
+        update = Update(
+            weight=grad,
+            bias=None if bias is None else bias.grad,
+            batch=batch,
+            running=self._average(batch),
+            q2=transform.squared_norm(inputs * sites, rows.samples, rows.outputs),
+            units=self.units,
+            shape=shape,
+            by_output=self.kind.units is output_first,
+        )
+        if self._recipe is not None and type(batch) is KernelMoments:
+            self._update, self._update_is_for = update, (batch.recipe, bias)
+        return update
+
+    def _check(self, batch: Moments) -> None:
         """Refuse rows that the running averages are not for."""
-        if self.running is not None and self.running.mean.shape != rows.moments.shape:
+        if self.running is not None and self.running.mean.shape != batch.shape:
             raise ValueError(
                 f"Layer {self.name!r} has statistics of shape {tuple(self.running.mean.shape)}, but its input has "
-                f"{tuple(rows.moments.shape)}; make a new BNP for the changed layer."
+                f"{tuple(batch.shape)}; make a new BNP for the changed layer."
             )
+
+    def _average(self, batch: Moments) -> RunningAverage:
+        """The running averages, made for or moved to where the moments are."""
+        if self.running is None:
+            self.running = RunningAverage(batch, debias=self.options.debias)
+        elif self.running.to(batch) and (weight := self.weight) is not None:
+            self._update = None
+            self._fit(weight)
+        return self.running
 
     def discard(self) -> None:
         """Forget the pending rows, and those that could become pending."""
@@ -150,14 +206,6 @@ class Observer:
         self.running = running
         self._accumulated.hold(accumulated)
         self._handed_out.hold(handed_out)
-
-    def average(self, batch: Moments) -> RunningAverage:
-        """The running averages, made for or moved to where the moments are."""
-        if self.running is None:
-            self.running = RunningAverage(batch, debias=self.options.debias)
-        elif self.running.to(batch) and (weight := self.weight) is not None:
-            self._fit(weight)
-        return self.running
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
@@ -181,11 +229,10 @@ class Observer:
         if seen is None:
             return
         x, outputs, weight = seen
-        rows = self.kind.observe(module, x, outputs[0], self.options)
-        if rows.moments.count == 0:
+        rows = self._rows(module, x, outputs[0])
+        if rows is None:
             return
         kernels = self._kernels
-        kernels.let_wait(rows.moments)
         if weight is not self._watched:
             self._watch(weight)
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
@@ -193,7 +240,8 @@ class Observer:
         number = next(_number)
 
         def reached(grad: Tensor) -> None:
-            kernels.compute()
+            if kernels.waiting:
+                kernels.compute()
             self._reached.setdefault(_current_backward(), {})[number] = rows
 
         for y in outputs:
@@ -201,6 +249,28 @@ class Observer:
             # graph, and its base keeps the old one.
             base = y._base
             _when_reached(base if base is not None and base.requires_grad else y, reached)
+
+    def _rows(self, module: nn.Module, x: Tensor, y: Tensor) -> Rows | None:
+        """The rows of one call; None if there are none."""
+        recipe = self._recipe
+        if recipe is not None and recipe.fits(x) and y.shape == self._recipe_is_for[0]:
+            keeps = self.kind.keeps
+            if x.is_cpu or (keeps is not None and keeps(module, x)):
+                moments = recipe.moments(x)
+                if moments is not None:
+                    if moments.x is not None:
+                        self._kernels.waiting.append(moments)
+                    return Rows(moments, self._recipe_is_for[1], self._recipe_is_for[2])
+        rows = self.kind.observe(module, x, y, self.options)
+        found = rows.moments
+        if type(found) is KernelMoments:
+            if found.x is not None:
+                self._kernels.waiting.append(found)
+            if self.kind.keeps is not None:
+                self._recipe, self._recipe_is_for = found.recipe, (y.shape, rows.samples, rows.outputs)
+        elif found.count == 0:
+            return None
+        return rows
 
     def _watch(self, weight: nn.Parameter | None) -> None:
         """Put the hooks on this weight, and on no other."""
@@ -227,7 +297,8 @@ class Observer:
         if self._computed:
             self._settle()
         self._computed = self._reached.pop(_current_backward(), {})
-        self._forget_what_was_dropped()
+        if self._accumulated.rows is not None or not self._tally.empty:
+            self._forget_what_was_dropped()
 
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer.

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trimtab.bnp import state, transform
+from trimtab.bnp import state
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.deferred import DeferredAlarm
 from trimtab.bnp.kernels import Kernels
-from trimtab.bnp.layers import output_first
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
-from trimtab.bnp.statistics import Rows
 from trimtab.bnp.update import Update
 from trimtab.bnp.watch import Watch
 
@@ -193,20 +191,21 @@ class BNP:
     def _step(self, parameters: set[int] | None, fold: bool) -> None:
         """One step over the layers whose weight is among the parameters (None: all)."""
         self._watch.synchronize()
-        seen: list[tuple[Observer, Rows]] = []
+        alone = self.options.statistics == "batch" and not self._said_single_row
+        updates: list[Update] = []
         unheard: list[Observer] = []
         for observer in self._watch.suited:
             weight = observer.weight
             if weight is None or weight.grad is None or not weight.requires_grad:
                 continue
             if parameters is None or id(weight) in parameters:
-                rows = observer.pending
-                if rows is None:
+                update = observer.update(weight, weight.grad, parameters)
+                if update is None:
                     unheard.append(observer)
                 else:
-                    observer.check(rows)
-                    seen.append((observer, rows))
-        updates = [self._update(observer, rows, parameters) for observer, rows in seen]
+                    updates.append(update)
+                    if alone and not isinstance(update.batch.count, Tensor) and update.batch.count == 1:
+                        self._say_single_row(observer)
         flags = self._kernels.precondition(updates, fold)
         self.discard()
         _say_unheard(unheard)
@@ -214,25 +213,6 @@ class BNP:
             for flag in flags:
                 self._alarm.watch(flag)
         self._alarm.check()
-
-    def _update(self, observer: Observer, rows: Rows, parameters: set[int] | None) -> Update:
-        """What the step of one layer is about."""
-        weight, bias = observer.weight, observer.trained_bias(parameters)
-        assert weight is not None and weight.grad is not None
-        batch = rows.columns().to(weight.device)
-        if self.options.statistics == "batch" and not isinstance(batch.count, Tensor) and batch.count == 1:
-            self._say_single_row(observer)
-        _, _, inputs, sites = shape = observer.shape(weight)
-        return Update(
-            weight=weight.grad,
-            bias=None if bias is None else bias.grad,
-            batch=batch,
-            running=observer.average(batch),
-            q2=transform.squared_norm(inputs * sites, rows.samples, rows.outputs),
-            units=observer.units,
-            shape=shape,
-            by_output=observer.kind.units is output_first,
-        )
 
     def _why_left_alone(self, observer: Observer, parameters: set[int] | None) -> str | None:
         if parameters is not None and id(observer.weight) not in parameters:

@@ -28,6 +28,8 @@ class Update:
         units: The view of a tensor like the weight as (groups, outputs, inputs, sites).
         shape: The shape of that view.
         by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
+        kernel: What is to do it, as far as this does not change from step to step; `kernels` decides.
+        row: For the kernels, what does not change from step to step.
     """
 
     weight: Tensor
@@ -38,6 +40,8 @@ class Update:
     units: Callable[[Tensor], Tensor]
     shape: tuple[int, int, int, int]
     by_output: bool
+    kernel: str | None = None
+    row: bytes = b""
 
 
 def plain(update: Update, options: Options, fold: bool) -> Tensor:

@@ -41,9 +41,9 @@ class Watch:
         self._skip = skip
         self._handle: RemovableHandle | None = None
         self._active = False  # beside the handle, at which compiled code cannot look
-        self._modules: list[nn.Module] = []  # all of them,
-        self._children: list[int] = []  # the identities of what they consist of,
-        self._parameters: list[int] = []  # and of their parameters: to see when something has changed
+        self._contents: dict[str, list[dict[str, Any]]] = {}  # of all modules, their dictionaries of one kind,
+        self._children: list[int] = []  # the identities of the modules in them,
+        self._parameters: list[int] = []  # and of the parameters: to see when something has changed
         self._suited: list[Observer] = []
         self._owners: dict[int, set[str]] = {}
 
@@ -102,7 +102,8 @@ class Watch:
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
-        self._kernels.compute()
+        if self._kernels.waiting:
+            self._kernels.compute()
         if not torch.compiler.is_compiling() and self._changed():
             self._look_at_modules()
             self._parameters = []
@@ -113,8 +114,7 @@ class Watch:
 
     def _identities(self, kind: str) -> list[int]:
         """The identities of what all modules have in one of their dictionaries."""
-        contents = [module.__dict__[kind].values() for module in self._modules]
-        return list(map(id, chain.from_iterable(contents)))
+        return list(map(id, chain.from_iterable(map(dict.values, self._contents[kind]))))
 
     def _look_at_modules(self) -> None:
         known = {id(observer.module): observer for observer in self.observers.values()}
@@ -137,7 +137,8 @@ class Watch:
             for observer in observers.values():
                 observer.start()
         self.observers = observers
-        self._modules = list(self.model.modules())
+        kinds = ("_modules", "_parameters")
+        self._contents = {kind: [module.__dict__[kind] for module in self.model.modules()] for kind in kinds}
         self._children = self._identities("_modules")
 
     def _look_at_parameters(self) -> None:

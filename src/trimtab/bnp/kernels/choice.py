@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.kernels import native
-from trimtab.bnp.kernels.found import KernelMoments, layout
+from trimtab.bnp.kernels.found import KernelMoments, Recipe, layout
+from trimtab.bnp.kernels.table import has_gaps
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments
 from trimtab.bnp.update import Update, plain
@@ -41,41 +42,52 @@ def moments(x: Tensor, column: int, options: Options, *, kept: bool = False) -> 
         options: BNP's.
         kept: Whether autograd keeps the input as it is until the backward; then the moments may wait until then.
     """
-    if options.fast and x.numel() and not torch.compiler.is_compiling():
-        if x.is_cpu:
-            found = native.moments(x, column)
-            if found is not None:
-                return found
-        elif kept and x.is_cuda and (gpu := _gpu()) is not None and x.dtype in gpu.TYPES:
-            laid_out = layout(x, column)
-            if laid_out is not None:
-                return KernelMoments(x, column, laid_out, torch.float32).wait(x)
-    return Moments.of(x, columns=column)
+    recipe = _recipe(x, column, kept) if options.fast and not torch.compiler.is_compiling() else None
+    found = recipe.moments(x) if recipe is not None else None
+    return Moments.of(x, columns=column) if found is None else found
+
+
+def _recipe(x: Tensor, column: int, kept: bool) -> Recipe | None:
+    if not x.numel():
+        return None
+    if x.is_cpu:
+        return native.recipe(x, column)
+    if kept and x.is_cuda and (gpu := _gpu()) is not None and x.dtype in gpu.TYPES:
+        laid_out = layout(x, column)
+        if laid_out is not None:
+            return Recipe(x, column, laid_out, torch.float32, None)
+    return None
+
+
+def _kernel(update: Update) -> str:
+    """What is to do a layer's step."""
+    if native.takes(update):
+        return "native"
+    return "gpu" if update.weight.is_cuda and _gpu() is not None and _gpu().takes(update) else "plain"
 
 
 class Kernels:
-    """What one BNP computes with, and what waits to be computed."""
+    """What one BNP computes with.
+
+    Attributes:
+        waiting: What is to be computed by the next `compute`.
+    """
 
     def __init__(self, options: Options) -> None:
         """Nothing waits."""
         self._options = options
-        self._waiting: list[KernelMoments] = []
+        self.waiting: list[KernelMoments] = []
         self._workshop: Any = None
-
-    def let_wait(self, moments: Moments) -> None:
-        """Compute these with the next `compute`, if they wait."""
-        if type(moments) is KernelMoments and moments.x is not None:
-            self._waiting.append(moments)
 
     def compute(self) -> None:
         """Compute all that waits."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
             self._on_gpu().compute(waiting)
 
     def forget(self) -> None:
         """Let nothing wait any longer; what is asked for nevertheless is computed then."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def precondition(self, updates: Sequence[Update], fold: bool) -> list[Tensor]:
         """Replace the gradients of some layers.
@@ -90,12 +102,14 @@ class Kernels:
         on_gpu: dict[torch.device, list[Update]] = {}
         rest: list[Update] = []
         for update in updates:
-            if native.takes(update):
-                on_cpu.append(update)
-            elif update.weight.is_cuda and _gpu() is not None and _gpu().takes(update):
-                on_gpu.setdefault(update.weight.device, []).append(update)
-            else:
+            if update.kernel is None:
+                update.kernel = _kernel(update)
+            if update.kernel == "plain" or has_gaps(update):
                 rest.append(update)
+            elif update.kernel == "native":
+                on_cpu.append(update)
+            else:
+                on_gpu.setdefault(update.weight.device, []).append(update)
         flags: list[Tensor] = []
         if on_cpu and native.precondition(on_cpu, options, fold):
             flags.append(torch.ones((), dtype=torch.bool))

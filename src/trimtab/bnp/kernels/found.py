@@ -1,11 +1,57 @@
-"""Moments that are computed later, together with others, or that are not yet cut out of where they were written."""
+"""Moments as kernels give them, and how to get them for inputs like one that has been seen."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from trimtab.bnp.statistics import Moments
+
+
+class Recipe:
+    """How the moments of inputs of one kind are got.
+
+    Attributes:
+        shape: Of these inputs.
+        strides: Of these inputs.
+        dtype: Of these inputs.
+        device: Where they are.
+        column: The dimension of their columns.
+        layout: Their memory as (samples, columns, positions); with one position these are rows of columns.
+        result: The type of the moments.
+    """
+
+    __slots__ = ("_compute", "column", "device", "dtype", "layout", "result", "shape", "strides")
+
+    def __init__(
+        self,
+        x: Tensor,
+        column: int,
+        layout: tuple[int, int, int],
+        result: torch.dtype,
+        compute: Callable[[Tensor], Tensor | None] | None,
+    ) -> None:
+        """For inputs like this one; without a function to compute their moments these wait."""
+        self.shape, self.strides, self.dtype, self.device = x.shape, x.stride(), x.dtype, x.device
+        self.column, self.layout, self.result = column, layout, result
+        self._compute = compute
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether an input is of this kind."""
+        return (
+            x.shape == self.shape and x.dtype is self.dtype and x.stride() == self.strides and x.device == self.device
+        )
+
+    def moments(self, x: Tensor) -> "KernelMoments | None":
+        """Its moments, which may have to wait; None if there is no memory for them."""
+        if self._compute is None:
+            return KernelMoments(self, x.detach(), None, 0)
+        try:
+            found = self._compute(x)
+        except RuntimeError:  # the input has no memory of its own, as under torch.func
+            return None
+        return None if found is None else KernelMoments(self, None, found, 0)
 
 
 class KernelMoments(Moments):
@@ -14,52 +60,37 @@ class KernelMoments(Moments):
     They are tensors of their own when somebody asks for them, which the kernels do not.
 
     Attributes:
-        x: The input, while the moments wait to be computed. Autograd keeps it as it is until the backward.
-        layout: Its memory as (samples, columns, positions); with one position these are rows of columns.
+        recipe: What they are of.
+        x: The input, while they wait to be computed. Autograd keeps it as it is until the backward.
     """
 
-    __slots__ = ("_column", "_device", "_dtype", "_first", "_found", "_mean", "_variance", "layout", "x")
+    __slots__ = ("_first", "_found", "_mean", "_variance", "recipe", "x")
 
-    def __init__(self, x: Tensor, column: int, layout: tuple[int, int, int], dtype: torch.dtype) -> None:
-        """Of no value yet.
-
-        Args:
-            x: The input.
-            column: The dimension of its columns.
-            layout: See above.
-            dtype: The type of the moments.
-        """
-        self.count = layout[0] * layout[2]
-        self.x: Tensor | None = None
-        self.layout = layout
-        self._column = column
-        self._device = x.device
-        self._dtype = dtype
-        self._found: Tensor | None = None
+    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int) -> None:
+        """Of an input that waits, or found in a tensor, from a number of it on."""
+        samples, _, positions = recipe.layout
+        self.count = samples * positions
+        self.recipe = recipe
+        self.x = x
+        self._found, self._first = found, first
         self._mean: Tensor | None = None
 
-    def wait(self, x: Tensor) -> "KernelMoments":
-        """Be computed later."""
-        self.x = x.detach()
-        return self
-
-    def take(self, found: Tensor, first: int) -> "KernelMoments":
-        """Be found in a tensor, from a number of it on."""
+    def take(self, found: Tensor, first: int) -> None:
+        """Wait no longer: they are in a tensor, from a number of it on."""
         self.x = None
         self._found, self._first = found, first
-        return self
 
     def settle(self) -> None:
         """Have mean and variance as tensors, computed alone if they still wait."""
         if self._mean is not None:
             return
         if self._found is not None:
-            columns = self.layout[1]
+            columns = self.recipe.layout[1]
             self._mean = self._found.narrow(0, self._first, columns)
             self._variance = self._found.narrow(0, self._first + columns, columns)
         else:
             assert self.x is not None
-            moments = Moments.of(self.x, columns=self._column)
+            moments = Moments.of(self.x, columns=self.recipe.column)
             self._mean, self._variance = moments.mean, moments.variance
             self.x = None
 
@@ -79,25 +110,23 @@ class KernelMoments(Moments):
     @property
     def shape(self) -> torch.Size:
         """The shape of the columns."""
-        return torch.Size((self.layout[1],))
+        return torch.Size((self.recipe.layout[1],))
 
     @property
     def device(self) -> torch.device:
         """Where they are."""
-        return self._device
+        return self.recipe.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of their numbers."""
-        return self._dtype
+        return self.recipe.result
 
-    def addresses(self) -> tuple[int, int] | None:
-        """Where means and variances were written to, if a kernel did that."""
+    def address(self) -> int:
+        """Where the means were written to, and after them the variances; 0 if no kernel did that."""
         if self._found is None:
-            return None
-        size = self._dtype.itemsize
-        mean = self._found.data_ptr() + size * self._first
-        return mean, mean + size * self.layout[1]
+            return 0
+        return self._found.data_ptr() + self._first * self.recipe.result.itemsize
 
 
 def layout(x: Tensor, column: int) -> tuple[int, int, int] | None:

@@ -109,19 +109,15 @@ def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
 
 
 def takes(update: Update) -> bool:
-    """Whether a layer's step is for the kernels."""
-    weight, bias = update.weight, update.bias
+    """Whether layers like this are for the kernels; their gradients have to be without gaps, too."""
+    dtype, bias, batch = torch.float32, update.bias, update.batch
     return (
-        weight.is_cuda
-        and weight.dtype is torch.float32
-        and weight.is_contiguous()
-        and type(weight) is Tensor
-        and type(update.batch.count) is int
+        update.weight.is_cuda
+        and update.weight.dtype is dtype
+        and type(batch.count) is int
         and update.by_output
-        and update.running.mean.dtype is torch.float32
-        and update.batch.dtype is torch.float32
-        and (type(update.batch) is KernelMoments or update.batch.mean.is_contiguous())
-        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
+        and batch.dtype is update.running.mean.dtype is dtype
+        and (bias is None or bias.dtype is dtype)
     )
 
 
@@ -141,11 +137,11 @@ class Workshop:
         groups: dict[Any, tuple[list[KernelMoments], list[Tensor]]] = {}
         for moments in waiting:
             if (x := moments.x) is not None:
-                members, inputs = groups.setdefault((x.device, x.dtype, moments.layout[2] > 1), ([], []))
+                members, inputs = groups.setdefault((x.device, x.dtype, moments.recipe.layout[2] > 1), ([], []))
                 members.append(moments)
                 inputs.append(x)
         for (device, dtype, _), (members, inputs) in groups.items():
-            plan = self._plan(_MomentsPlan, tuple([moments.layout for moments in members]), device)
+            plan = self._plan(_MomentsPlan, tuple([moments.recipe.layout for moments in members]), device)
             if plan is None:
                 for moments in members:
                     moments.settle()

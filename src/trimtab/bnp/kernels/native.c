@@ -68,8 +68,7 @@ typedef struct {
 
 #define PART 16384    /* numbers that one part of the work is about */
 #define BLOCK 512     /* columns whose sums are kept in the nearest cache */
-#define RUN 64        /* rows that are summed in single precision before their sum is added to a double */
-#define LANES 32      /* sums that run beside each other */
+#define RUN 64        /* numbers that are summed in single precision before their sum is added to a double */
 
 #define REAL float
 #define NAME(x) x##_f32

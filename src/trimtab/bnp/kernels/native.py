@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
-from trimtab.bnp.kernels.found import KernelMoments, layout
+from trimtab.bnp.kernels.found import Recipe, layout
 from trimtab.bnp.kernels.table import packed
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
@@ -66,41 +66,36 @@ def describe() -> str:
     return f"compiled C, {threads} thread{'s' if threads != 1 else ''}"
 
 
-def moments(x: Tensor, column: int) -> KernelMoments | None:
-    """The moments of each column, or None where this is not for the kernel."""
+def recipe(x: Tensor, column: int) -> Recipe | None:
+    """How to get the moments of inputs like this, or None where this is not for the kernel."""
     functions = _FUNCTIONS.get(x.dtype)
     laid_out = layout(x, column) if functions is not None and x.is_cpu else None
     if functions is None or laid_out is None:
         return None
-    try:
-        address = x.data_ptr()
-    except RuntimeError:  # no memory of its own, as under torch.func
-        return None
-    samples, columns, positions = laid_out
-    found = x.new_empty(2 * columns)
-    to = found.data_ptr()
-    rest = to, to + columns * x.itemsize, _PARALLEL, torch.get_num_threads()
-    if positions == 1:
-        failed = functions[0](address, samples, columns, *rest)
-    else:
-        failed = functions[1](address, samples, columns, positions, *rest)
-    return None if failed else KernelMoments(x, column, laid_out, x.dtype).take(found, 0)
+    columns, planes = laid_out[1], laid_out[2] > 1
+    kernel = functions[1 if planes else 0]
+    sizes = laid_out if planes else laid_out[:2]
+    numbers, before = 2 * columns, columns * x.itemsize
+
+    def compute(x: Tensor) -> Tensor | None:
+        found = x.new_empty(numbers)
+        mean = found.data_ptr()
+        failed = kernel(x.data_ptr(), *sizes, mean, mean + before, _PARALLEL, get_num_threads())
+        return None if failed else found
+
+    return Recipe(x, column, laid_out, x.dtype, compute)
 
 
 def takes(update: Update) -> bool:
-    """Whether a layer's step is for the kernel."""
-    weight, bias, running, moments = update.weight, update.bias, update.running, update.batch
-    dtype = weight.dtype
+    """Whether layers like this are for the kernel; their gradients have to be without gaps, too."""
+    dtype, bias, batch = update.weight.dtype, update.bias, update.batch
     return (
         dtype in _FUNCTIONS
-        and weight.is_cpu
-        and weight.is_contiguous()
-        and type(weight) is Tensor
-        and type(moments.count) is int
+        and update.weight.is_cpu
+        and type(batch.count) is int
         and update.by_output
-        and moments.dtype is running.mean.dtype is dtype
-        and (type(moments) is KernelMoments or (moments.mean.is_contiguous() and moments.variance.is_contiguous()))
-        and (bias is None or (bias.dtype is dtype and bias.is_contiguous()))
+        and batch.dtype is update.running.mean.dtype is dtype
+        and (bias is None or bias.dtype is dtype)
     )
 
 
@@ -121,7 +116,7 @@ def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int
     not_finite = 0
     for dtype, layers in by_type.items():
         step = _FUNCTIONS[dtype][2]
-        result = step(b"".join(layers), len(layers), told, _PARALLEL, torch.get_num_threads())
+        result = step(b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
         if result < 0:
             raise MemoryError("There is no memory left for the preconditioning of the gradients.")
         not_finite += result

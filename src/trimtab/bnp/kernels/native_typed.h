@@ -1,5 +1,19 @@
 /* The part of native.c that is written once for float and double. REAL and NAME are defined there. */
 
+/* Numbers that are worked on together; a compiler splits them up where the processor has no such registers. */
+typedef REAL NAME(vector) __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+#define VECTOR NAME(vector)
+#define WIDTH ((int64_t)(sizeof(VECTOR) / sizeof(REAL)))
+#define AT(x) (*(VECTOR *)(x))
+#define CONST_AT(x) (*(const VECTOR *)(x))
+
+INLINE REAL NAME(total)(VECTOR a, VECTOR b) {
+    REAL sum = 0;
+    a += b;
+    for (int i = 0; i < WIDTH; i++) sum += a[i];
+    return sum;
+}
+
 /* ---- Moments of rows: x is (rows, columns) ------------------------------------------------------------------- */
 
 typedef struct {
@@ -97,27 +111,24 @@ FOR_EACH_CPU static void NAME(sum_planes)(void *told, int64_t part) {
     for (; n < end; n++) {
         for (int64_t c = 0; c < job->columns; c++) {
             const REAL *plane = job->x + (n * job->columns + c) * positions, shift = job->x[c * positions];
-            for (int64_t begin = 0; begin < positions; begin += RUN * LANES) {
-                int64_t stop = begin + RUN * LANES < positions ? begin + RUN * LANES : positions, p = begin;
-                REAL s[LANES] = {0}, q[LANES] = {0};
-                double total = 0, squares = 0;
-                for (; p + LANES <= stop; p += LANES)
-                    for (int lane = 0; lane < LANES; lane++) {
-                        REAL v = plane[p + lane] - shift;
-                        s[lane] += v;
-                        q[lane] += v * v;
-                    }
+            for (int64_t begin = 0; begin < positions; begin += RUN * WIDTH) {
+                int64_t stop = begin + RUN * WIDTH < positions ? begin + RUN * WIDTH : positions, p = begin;
+                VECTOR s0 = {0}, s1 = {0}, q0 = {0}, q1 = {0};
+                REAL s = 0, q = 0;
+                for (; p + 2 * WIDTH <= stop; p += 2 * WIDTH) {
+                    VECTOR v = CONST_AT(plane + p) - shift, w = CONST_AT(plane + p + WIDTH) - shift;
+                    s0 += v;
+                    q0 += v * v;
+                    s1 += w;
+                    q1 += w * w;
+                }
                 for (; p < stop; p++) {
                     REAL v = plane[p] - shift;
-                    s[p % LANES] += v;
-                    q[p % LANES] += v * v;
+                    s += v;
+                    q += v * v;
                 }
-                for (int lane = 0; lane < LANES; lane++) {
-                    total += s[lane];
-                    squares += q[lane];
-                }
-                sum[c] += total;
-                square[c] += squares;
+                sum[c] += NAME(total)(s0, s1) + s;
+                square[c] += NAME(total)(q0, q1) + q;
             }
         }
     }
@@ -142,24 +153,23 @@ int NAME(moments_of_planes)(const REAL *x, int64_t samples, int64_t columns, int
 
 /* 0 if all numbers are finite, else NaN. */
 INLINE REAL NAME(zero_if_finite)(const REAL *x, int64_t count) {
-    REAL lanes[LANES] = {0}, zero = 0;
+    VECTOR zeros = {0};
+    REAL zero = 0;
     int64_t j = 0;
-    for (; j + LANES <= count; j += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] += x[j + lane] * 0;
+    for (; j + WIDTH <= count; j += WIDTH) zeros += CONST_AT(x + j) * 0;
     for (; j < count; j++) zero += x[j] * 0;
-    for (int lane = 0; lane < LANES; lane++) zero += lanes[lane];
-    return zero;
+    return NAME(total)(zeros, zeros) + zero;
 }
 
 INLINE REAL NAME(largest)(const REAL *x, int64_t count) {
-    REAL lanes[LANES], most = x[0];
+    REAL most[WIDTH], largest = x[0];
     int64_t j = 0;
-    for (int lane = 0; lane < LANES; lane++) lanes[lane] = most;
-    for (; j + LANES <= count; j += LANES)
-        for (int lane = 0; lane < LANES; lane++) lanes[lane] = x[j + lane] > lanes[lane] ? x[j + lane] : lanes[lane];
-    for (; j < count; j++) most = x[j] > most ? x[j] : most;
-    for (int lane = 0; lane < LANES; lane++) most = lanes[lane] > most ? lanes[lane] : most;
-    return most;
+    for (int i = 0; i < WIDTH; i++) most[i] = x[0];
+    for (; j + WIDTH <= count; j += WIDTH)
+        for (int i = 0; i < WIDTH; i++) most[i] = x[j + i] > most[i] ? x[j + i] : most[i];
+    for (; j < count; j++) largest = x[j] > largest ? x[j] : largest;
+    for (int i = 0; i < WIDTH; i++) largest = most[i] > largest ? most[i] : largest;
+    return largest;
 }
 
 typedef struct {
@@ -264,36 +274,37 @@ FOR_EACH_CPU static void NAME(transform)(void *told, int64_t part) {
         REAL *restrict weight = (REAL *)layer->weight + row * width;
         const REAL *restrict mean = work->mean + row / layer->outputs * width;
         const REAL *restrict scale = work->scale + row / layer->outputs * width;
-        REAL lane_sums[LANES] = {0}, sum = 0;
+        VECTOR s0 = {0}, s1 = {0};
+        REAL sum = 0;
         int64_t j = 0;
         if (layer->bias) {
             REAL *bias = (REAL *)layer->bias + row, b = *bias;
-            for (; j + LANES <= width; j += LANES)
-                for (int lane = 0; lane < LANES; lane++) {
-                    REAL new = (weight[j + lane] - mean[j + lane] * b) * scale[j + lane];
-                    weight[j + lane] = new;
-                    lane_sums[lane] += mean[j + lane] * new;
-                }
-            for (; j < width; j++) {
-                REAL new = (weight[j] - mean[j] * b) * scale[j];
-                weight[j] = new;
-                lane_sums[j % LANES] += mean[j] * new;
+            for (; j + 2 * WIDTH <= width; j += 2 * WIDTH) {
+                VECTOR m = CONST_AT(mean + j), n = CONST_AT(mean + j + WIDTH);
+                VECTOR v = (AT(weight + j) - m * b) * CONST_AT(scale + j);
+                VECTOR w = (AT(weight + j + WIDTH) - n * b) * CONST_AT(scale + j + WIDTH);
+                AT(weight + j) = v;
+                AT(weight + j + WIDTH) = w;
+                s0 += m * v;
+                s1 += n * w;
             }
-            for (int lane = 0; lane < LANES; lane++) sum += lane_sums[lane];
-            *bias = b / q2 - sum;
+            for (; j < width; j++) {
+                weight[j] = (weight[j] - mean[j] * b) * scale[j];
+                sum += mean[j] * weight[j];
+            }
+            *bias = b / q2 - (sum + NAME(total)(s0, s1));
             zero += *bias * 0;
         } else {
-            for (; j + LANES <= width; j += LANES)
-                for (int lane = 0; lane < LANES; lane++) {
-                    REAL new = weight[j + lane] * scale[j + lane];
-                    weight[j + lane] = new;
-                    lane_sums[lane] += new * 0;
-                }
+            for (; j + WIDTH <= width; j += WIDTH) {
+                VECTOR v = AT(weight + j) * CONST_AT(scale + j);
+                AT(weight + j) = v;
+                s0 += v * 0;
+            }
             for (; j < width; j++) {
                 weight[j] *= scale[j];
-                lane_sums[j % LANES] += weight[j] * 0;
+                sum += weight[j] * 0;
             }
-            for (int lane = 0; lane < LANES; lane++) zero += lane_sums[lane];
+            zero += sum + NAME(total)(s0, s1);
         }
     }
     if (zero != 0) atomic_store(&work->spoilt, 1); /* a number times 0 is 0; infinity and NaN give NaN */
@@ -354,3 +365,8 @@ int64_t NAME(precondition)(const Layer *layers, int64_t count, const Options *op
     free(ends);
     return not_finite;
 }
+
+#undef VECTOR
+#undef WIDTH
+#undef AT
+#undef CONST_AT
