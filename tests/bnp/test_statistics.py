@@ -89,8 +89,11 @@ def test_rows_add_samples_and_outputs() -> None:
 
 
 def move(running: RunningAverage, mean: Tensor, variance: Tensor, *, rho: float, accept: bool) -> None:
-    flag = torch.tensor(accept)
-    running.move_to(running.after(mean, variance, rho=rho, accept=flag), flag)
+    twin = running.clone()
+    for average, flag in ((running, accept), (twin, torch.tensor(accept))):  # known, and known to the device only
+        average.move_to(average.after(mean, variance, rho=rho, accept=flag), flag)
+    for name, value in running.tensors().items():
+        assert torch.equal(value, twin.tensors()[name]), name
 
 
 def folded(debias: bool, rho: float, batches: list[tuple[float, float]]) -> RunningAverage:

@@ -33,6 +33,8 @@ class DeferredAlarm:
 
     def check(self) -> None:
         """Ring, if a flag is known to have been raised."""
+        if not self._raised:
+            return
         if not torch.compiler.is_dynamo_compiling() and any(
             self._known_to_be_raised(device, flag) for device, flag in self._raised.items()
         ):

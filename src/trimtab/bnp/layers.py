@@ -46,14 +46,14 @@ class LayerType:
         observe: The rows that one call of the layer shows.
         units: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
         spatial: The values of the option `spatial` that this type can do.
-        keeps: For inputs of the same shape the rows differ in their moments only; whether autograd keeps this one until
-            the backward. None if it is not known to be so.
+        by_shape: Whether inputs of one shape have rows that differ in nothing but their moments, which are those of
+            `kernels.moments` with `kept`.
     """
 
     observe: Observe
     units: Units
     spatial: Collection[str]
-    keeps: Callable[[Any, Tensor], bool] | None = None
+    by_shape: bool = False
 
 
 _TYPES: dict[type[nn.Module], LayerType] = {}
@@ -175,8 +175,8 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
 
 
 # These need not be told to leave no trace in autograd: they detach what they compute with.
-_add([nn.Linear], LayerType(linear, output_first, ("channel", "site"), kept))
-_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site"), kept))
+_add([nn.Linear], LayerType(linear, output_first, ("channel", "site"), by_shape=True))
+_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site"), by_shape=True))
 _add(
     [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d],
     LayerType(transposed_convolution, input_first, ("channel",)),

@@ -8,7 +8,7 @@ reaches a loss, or is differentiated for another purpose (an input's gradient, s
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp import transform
 from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
-from trimtab.bnp.layers import LayerType, output_first
+from trimtab.bnp.layers import LayerType, kept, output_first
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
 from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
@@ -102,7 +102,7 @@ class Observer:
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        if not is_parameter(bias) or not bias.requires_grad:
+        if bias is None or not bias.requires_grad or not is_parameter(bias):
             return None
         return bias if parameters is None or id(bias) in parameters else None
 
@@ -152,10 +152,11 @@ class Observer:
             last is not None
             and type(batch) is KernelMoments
             and batch.recipe is self._update_is_for[0]
-            and self.running is last.running
             and bias is self._update_is_for[1]
+            and self.running is last.running
         ):
-            last.weight, last.bias, last.batch = grad, None if bias is None else bias.grad, batch
+            last.weight, last.batch = grad, batch
+            last.bias = None if bias is None else bias.grad
             return last
         batch = rows.columns().to(weight.device)
         self._check(batch)
@@ -195,8 +196,9 @@ class Observer:
         """Forget the pending rows, and those that could become pending."""
         self._reached.clear()
         self._computed = {}
-        self._accumulated.hold(None)
-        self._handed_out.hold(None)
+        for pool in (self._accumulated, self._handed_out):
+            if pool.rows is not None:
+                pool.hold(None)
         self._gradient_held = None
         self._tally.forget()
 
@@ -224,20 +226,22 @@ class Observer:
             self._handle = None
 
     def _forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """Forward hook: compute the moments of the input and let them wait on the output."""
-        seen = observable(module, args, kwargs, output)
-        if seen is None:
-            return
-        x, outputs, weight = seen
-        rows = self._rows(module, x, outputs[0])
+        """Forward hook: get the rows of the input and let them wait on the output."""
+        rows = self._rows_again(module, args, output)
+        outputs: Sequence[Tensor] = (output,)
         if rows is None:
-            return
-        kernels = self._kernels
-        if weight is not self._watched:
-            self._watch(weight)
+            seen = observable(module, args, kwargs, output)
+            if seen is None:
+                return
+            x, outputs, weight = seen
+            rows = self._rows(module, x, outputs[0])
+            if rows is None:
+                return
+            if weight is not self._watched:
+                self._watch(weight)
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
             self._reached.clear()
-        number = next(_number)
+        kernels, number = self._kernels, next(_number)
 
         def reached(grad: Tensor) -> None:
             if kernels.waiting:
@@ -247,26 +251,48 @@ class Observer:
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
             # graph, and its base keeps the old one.
-            base = y._base
-            _when_reached(base if base is not None and base.requires_grad else y, reached)
+            if y._base is not None and y._base.requires_grad:
+                y = y._base
+            if y._backward_hooks is None and y.grad_fn is not None:  # as register_hook does it, in a fifth of its time
+                y._backward_hooks = OrderedDict(((-1, reached),))
+                y.grad_fn._register_hook_dict(y)
+            else:
+                y.register_hook(reached)
+
+    def _rows_again(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Rows | None:
+        """The rows of a call that is like the last one, for which all is known; None if it is not."""
+        recipe, weight = self._recipe, self._watched
+        if recipe is None or weight is None or type(output) is not Tensor or not args:
+            return None
+        x = args[0]
+        if (
+            module._parameters.get("weight") is not weight
+            or not (weight.requires_grad and output.requires_grad)
+            or type(x) is not Tensor
+            or x.shape != recipe.shape
+            or output.shape != self._recipe_is_for[0]
+            or x.dtype is not recipe.dtype
+            or x.stride() != recipe.strides
+            or x.device != recipe.device
+        ):
+            return None
+        if recipe.waits and not kept(module, x):
+            return None
+        moments = recipe.moments(x)
+        if moments is None:
+            return None
+        if recipe.waits:
+            self._kernels.waiting.append(moments)
+        return Rows(moments, self._recipe_is_for[1], self._recipe_is_for[2])
 
     def _rows(self, module: nn.Module, x: Tensor, y: Tensor) -> Rows | None:
-        """The rows of one call; None if there are none."""
-        recipe = self._recipe
-        if recipe is not None and recipe.fits(x) and y.shape == self._recipe_is_for[0]:
-            keeps = self.kind.keeps
-            if x.is_cpu or (keeps is not None and keeps(module, x)):
-                moments = recipe.moments(x)
-                if moments is not None:
-                    if moments.x is not None:
-                        self._kernels.waiting.append(moments)
-                    return Rows(moments, self._recipe_is_for[1], self._recipe_is_for[2])
+        """The rows of any call; None if there are none."""
         rows = self.kind.observe(module, x, y, self.options)
         found = rows.moments
         if type(found) is KernelMoments:
             if found.x is not None:
                 self._kernels.waiting.append(found)
-            if self.kind.keeps is not None:
+            if self.kind.by_shape:
                 self._recipe, self._recipe_is_for = found.recipe, (y.shape, rows.samples, rows.outputs)
         elif found.count == 0:
             return None
@@ -349,12 +375,3 @@ class Observer:
             return grad is None
         held, version = self._gradient_held
         return (grad is not held() or grad._version != version) and not bool(grad.any())
-
-
-def _when_reached(y: Tensor, function: Callable[[Tensor], None]) -> None:
-    """Call a function with the gradient of a layer's output, as `register_hook` would, in a fifth of its time."""
-    if y._backward_hooks is None and y.grad_fn is not None:
-        y._backward_hooks = OrderedDict(((-1, function),))
-        y.grad_fn._register_hook_dict(y)
-    else:
-        y.register_hook(function)

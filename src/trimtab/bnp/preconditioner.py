@@ -187,7 +187,6 @@ class BNP:
         options = ", ".join(f"{name}={value!r}" for name, value in asdict(self.options).items())
         return f"BNP({type(self.model).__name__}, {len(self._watch.observers)} layers, {options})"
 
-    @torch.no_grad()
     def _step(self, parameters: set[int] | None, fold: bool) -> None:
         """One step over the layers whose weight is among the parameters (None: all)."""
         self._watch.synchronize()
@@ -195,11 +194,10 @@ class BNP:
         updates: list[Update] = []
         unheard: list[Observer] = []
         for observer in self._watch.suited:
-            weight = observer.weight
-            if weight is None or weight.grad is None or not weight.requires_grad:
-                continue
-            if parameters is None or id(weight) in parameters:
-                update = observer.update(weight, weight.grad, parameters)
+            weight: nn.Parameter = observer.module._parameters["weight"]  # type: ignore[assignment]
+            grad = weight.grad
+            if grad is not None and weight.requires_grad and (parameters is None or id(weight) in parameters):
+                update = observer.update(weight, grad, parameters)
                 if update is None:
                     unheard.append(observer)
                 else:

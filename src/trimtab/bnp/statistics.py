@@ -6,7 +6,7 @@ the columns are what the layer's weights multiply.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,32 +177,34 @@ class RunningAverage:
 
         The latter is the paper's rule for mini-batch size 1 (Sec. 3.3, after Algorithm 2).
         """
-        return either(batch.count > 1, lambda: batch.variance, lambda: (batch.mean - self.estimate()[0]).square())
+        if not isinstance(batch.count, Tensor) and batch.count > 1:
+            return batch.variance
+        return either(batch.count > 1, batch.variance, (batch.mean - self.estimate()[0]).square())
 
-    def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: Tensor) -> Averages:
-        """The averages moved by one batch where `accept`, a boolean on the device, is true; else as they are."""
+    def after(self, mean: Tensor, variance: Tensor, *, rho: float, accept: bool | Tensor) -> Averages:
+        """The averages moved by one batch where `accept` is true; else as they are."""
+        if accept is False:
+            return self.mean, self.variance, self.weight
         weight = self.weight
         if self.debias:
-            weight = torch.where(accept, weight.lerp(torch.ones_like(weight), 1 - rho), weight)
-        return (
-            torch.where(accept, self.mean.lerp(mean, 1 - rho), self.mean),
-            torch.where(accept, self.variance.lerp(variance, 1 - rho), self.variance),
-            weight,
-        )
+            weight = either(accept, weight.lerp(torch.ones_like(weight), 1 - rho), weight)
+        moved_mean, moved_variance = self.mean.lerp(mean, 1 - rho), self.variance.lerp(variance, 1 - rho)
+        return either(accept, moved_mean, self.mean), either(accept, moved_variance, self.variance), weight
 
-    def move_to(self, averages: Averages, accept: Tensor) -> None:
+    def move_to(self, averages: Averages, accept: bool | Tensor) -> None:
         """Take over averages that `after` gave where `accept` is true, and count the step.
 
         All is written in place, and decided without asking the device for the answer: so it can be replayed.
         """
-        mean, variance, weight = averages
-        self.mean.copy_(torch.where(accept, mean, self.mean))
-        self.variance.copy_(torch.where(accept, variance, self.variance))
-        if self.debias:
-            # Not copy_: torch.compile loses what is written in place to a float64 without dimensions.
-            self.weight[...] = torch.where(accept, weight, self.weight)
+        if accept is not False:
+            mean, variance, weight = averages
+            self.mean.copy_(either(accept, mean, self.mean))
+            self.variance.copy_(either(accept, variance, self.variance))
+            if self.debias:
+                # Not copy_: torch.compile loses what is written in place to a float64 without dimensions.
+                self.weight[...] = either(accept, weight, self.weight)
         self.steps += accept
-        self.skipped += ~accept
+        self.skipped += ~accept if isinstance(accept, Tensor) else not accept
 
     def clone(self) -> "RunningAverage":
         """Averages of the same values that go their own way."""
@@ -224,11 +226,11 @@ class RunningAverage:
         return {name: getattr(self, name) for name in ("mean", "variance", "weight", "steps", "skipped")}
 
 
-def either(condition: bool | Tensor, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> Tensor:
-    """One of two tensors. If the condition is a tensor, both are computed and the device chooses."""
+def either(condition: bool | Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """One of two tensors; the device chooses, if the condition is there."""
     if isinstance(condition, Tensor):
-        return torch.where(condition, one(), other())
-    return one() if condition else other()
+        return torch.where(condition, one, other)
+    return one if condition else other
 
 
 def precision_of(x: Tensor) -> torch.dtype:
@@ -246,6 +248,10 @@ def _is_none(number: Number) -> bool:
     return not isinstance(number, Tensor) and number == 0
 
 
-def all_finite(x: Tensor) -> Tensor:
-    """Whether no entry is infinite or not a number, since 0 times those is NaN: a boolean that stays on the device."""
-    return (x * 0).sum() == 0
+def all_finite(x: Tensor) -> bool | Tensor:
+    """Whether no entry is infinite or not a number, since 0 times those is NaN.
+
+    A boolean; where asking for it would wait for a device, or end a graph that is compiled, a tensor of one.
+    """
+    finite = (x * 0).sum() == 0
+    return finite if not x.is_cpu or torch.compiler.is_compiling() else bool(finite)

@@ -4,15 +4,15 @@
 once, and is tested to.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from trimtab.bnp import transform
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, RunningAverage, all_finite, at_least_float32
+from trimtab.bnp.statistics import Moments, RunningAverage, all_finite, at_least_float32, either
 
 
 @dataclass(slots=True)
@@ -30,6 +30,7 @@ class Update:
         by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
         kernel: What is to do it, as far as this does not change from step to step; `kernels` decides.
         row: For the kernels, what does not change from step to step.
+        numel: The number of weights.
     """
 
     weight: Tensor
@@ -42,13 +43,19 @@ class Update:
     by_output: bool
     kernel: str | None = None
     row: bytes = b""
+    numel: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count."""
+        self.numel = math.prod(self.shape)
 
 
-def plain(update: Update, options: Options, fold: bool) -> Tensor:
+def plain(update: Update, options: Options, fold: bool) -> bool | Tensor:
     """Replace the gradients; move the averages, if this is to `fold` and all is finite.
 
     Returns:
-        Whether all is finite: the batch and the new gradients. A boolean that stays on the device.
+        Whether all is finite: the batch and the new gradients. Where asking a device for that would wait for it, it is
+        a boolean that stays there.
     """
     batch, running = update.batch, update.running
     variance = running.variance_of(batch)
@@ -57,14 +64,14 @@ def plain(update: Update, options: Options, fold: bool) -> Tensor:
     mean_now, variance_now = running.estimate(moved)
     if options.statistics == "batch":
         own = usable & (batch.count > 1)
-        mean_now, variance_now = torch.where(own, batch.mean, mean_now), torch.where(own, variance, variance_now)
+        mean_now, variance_now = either(own, batch.mean, mean_now), either(own, variance, variance_now)
     accept = usable & _transform(update, mean_now, variance_now, options)
     if moved is not None:
         running.move_to(moved, accept)
     return accept
 
 
-def _transform(update: Update, mean: Tensor, variance: Tensor, options: Options) -> Tensor:
+def _transform(update: Update, mean: Tensor, variance: Tensor, options: Options) -> bool | Tensor:
     """Replace the gradients; returns whether the new ones are finite."""
     groups, outputs, inputs, _ = update.shape
     weight, bias = update.weight, update.bias
@@ -76,15 +83,17 @@ def _transform(update: Update, mean: Tensor, variance: Tensor, options: Options)
         variance = transform.second_moment(mean, variance)
     scale = transform.regularized(variance, options.eps1, options.eps2)
 
+    new_weight = at_least_float32(units)
     if bias is None:
-        new_weight = transform.precondition_without_bias(at_least_float32(units), scale, update.q2)
+        transform.precondition_without_bias_(new_weight, scale, update.q2)
         finite = all_finite(new_weight)
     else:
         bias_units = at_least_float32(bias).reshape(groups, outputs, 1, 1)
-        new_weight, new_bias = transform.precondition(at_least_float32(units), bias_units, mean, scale, update.q2)
+        new_bias = transform.precondition_(new_weight, bias_units, mean, scale, update.q2)
         bias.copy_(new_bias.reshape(bias.shape))
         finite = all_finite(new_bias)  # it has the sum of the new weights in it, times μ: 0 times infinity is NaN
-    units.copy_(new_weight)
+    if new_weight is not units:
+        units.copy_(new_weight)
     if buffer is not weight:
         weight.copy_(buffer)
     return finite

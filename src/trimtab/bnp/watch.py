@@ -94,26 +94,23 @@ class Watch:
         """
         if torch.compiler.is_dynamo_compiling():
             return
-        changed = self._changed()
-        if changed:
+        if self._children != self._identities("_modules"):
             self._look_at_modules()
-        if changed or self._parameters != self._identities("_parameters"):
+        if self._parameters != self._identities("_parameters"):
             self._look_at_parameters()
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if self._kernels.waiting:
             self._kernels.compute()
-        if not torch.compiler.is_compiling() and self._changed():
+        if not torch.compiler.is_compiling() and self._children != self._identities("_modules"):
             self._look_at_modules()
-            self._parameters = []
-
-    def _changed(self) -> bool:
-        """Whether modules were added or removed: then some module that is known does not consist of what it did."""
-        return self._children != self._identities("_modules")
 
     def _identities(self, kind: str) -> list[int]:
-        """The identities of what all modules have in one of their dictionaries."""
+        """The identities of what all modules have in one of their dictionaries.
+
+        If modules were added or removed, some module that is known does not consist of what it did.
+        """
         return list(map(id, chain.from_iterable(map(dict.values, self._contents[kind]))))
 
     def _look_at_modules(self) -> None:
@@ -140,6 +137,7 @@ class Watch:
         kinds = ("_modules", "_parameters")
         self._contents = {kind: [module.__dict__[kind] for module in self.model.modules()] for kind in kinds}
         self._children = self._identities("_modules")
+        self._parameters = []  # to be looked at, too
 
     def _look_at_parameters(self) -> None:
         self._owners = {}

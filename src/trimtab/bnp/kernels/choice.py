@@ -1,7 +1,7 @@
 """Which kernel does what."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.bnp.kernels import native
 from trimtab.bnp.kernels.found import KernelMoments, Recipe, layout
-from trimtab.bnp.kernels.table import has_gaps
+from trimtab.bnp.kernels.table import packed
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments
 from trimtab.bnp.update import Update, plain
@@ -55,7 +55,7 @@ def _recipe(x: Tensor, column: int, kept: bool) -> Recipe | None:
     if kept and x.is_cuda and (gpu := _gpu()) is not None and x.dtype in gpu.TYPES:
         laid_out = layout(x, column)
         if laid_out is not None:
-            return Recipe(x, column, laid_out, torch.float32, None)
+            return Recipe(x, column, laid_out, torch.float32)
     return None
 
 
@@ -64,6 +64,13 @@ def _kernel(update: Update) -> str:
     if native.takes(update):
         return "native"
     return "gpu" if update.weight.is_cuda and _gpu() is not None and _gpu().takes(update) else "plain"
+
+
+def _plainly(updates: Iterable[Update], options: Options, fold: bool) -> list[Tensor]:
+    """The plain way for some layers; returns flags that are true where something was not finite."""
+    with torch.no_grad():
+        accepted = [plain(update, options, fold) for update in updates]
+    return [~flag if isinstance(flag, Tensor) else torch.tensor(True) for flag in accepted if flag is not True]
 
 
 class Kernels:
@@ -97,29 +104,39 @@ class Kernels:
         """
         options = self._options
         if not options.fast or torch.compiler.is_dynamo_compiling():  # the compiler makes kernels of its own
-            return [~plain(update, options, fold) for update in updates]
-        on_cpu: list[Update] = []
-        on_gpu: dict[torch.device, list[Update]] = {}
+            return _plainly(updates, options, fold)
+        on_cpu: dict[torch.dtype, list[bytes]] = {}
+        on_gpu: dict[torch.device, list[tuple[Update, bytes]]] = {}
         rest: list[Update] = []
+        changed: list[Tensor] = []
         for update in updates:
             if update.kernel is None:
                 update.kernel = _kernel(update)
-            if update.kernel == "plain" or has_gaps(update):
+            row = b"" if update.kernel == "plain" else packed(update)
+            if not row:
                 rest.append(update)
-            elif update.kernel == "native":
-                on_cpu.append(update)
+                continue
+            weight = update.weight
+            if update.kernel == "native":
+                on_cpu.setdefault(weight.dtype, []).append(row)
             else:
-                on_gpu.setdefault(update.weight.device, []).append(update)
+                on_gpu.setdefault(weight.device, []).append((update, row))
+            changed.append(weight)
+            if update.bias is not None:
+                changed.append(update.bias)
         flags: list[Tensor] = []
         if on_cpu and native.precondition(on_cpu, options, fold):
             flags.append(torch.ones((), dtype=torch.bool))
-        for group in on_gpu.values():
-            flag = self._on_gpu().precondition(group, options, fold)
+        for device, group in on_gpu.items():
+            flag = self._on_gpu().precondition(device, group, options, fold)
             if flag is None:
-                rest.extend(group)
+                rest.extend(update for update, _ in group)
             else:
                 flags.append(flag)
-        flags.extend(~plain(update, options, fold) for update in rest)
+        if changed:
+            torch.autograd.graph.increment_version(changed)  # autograd may have saved them
+        if rest:
+            flags.extend(_plainly(rest, options, fold))
         return flags
 
     def _on_gpu(self) -> Any:

@@ -1,7 +1,6 @@
 """Moments as kernels give them, and how to get them for inputs like one that has been seen."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from trimtab.bnp.statistics import Moments
 
 
 class Recipe:
-    """How the moments of inputs of one kind are got.
+    """How the moments of inputs of one kind are got: here, by waiting.
 
     Attributes:
         shape: Of these inputs.
@@ -20,22 +19,17 @@ class Recipe:
         column: The dimension of their columns.
         layout: Their memory as (samples, columns, positions); with one position these are rows of columns.
         result: The type of the moments.
+        between: The bytes between a column's mean and its variance where they are written.
+        waits: Whether the moments are to be computed later.
     """
 
-    __slots__ = ("_compute", "column", "device", "dtype", "layout", "result", "shape", "strides")
+    waits = True
 
-    def __init__(
-        self,
-        x: Tensor,
-        column: int,
-        layout: tuple[int, int, int],
-        result: torch.dtype,
-        compute: Callable[[Tensor], Tensor | None] | None,
-    ) -> None:
-        """For inputs like this one; without a function to compute their moments these wait."""
+    def __init__(self, x: Tensor, column: int, layout: tuple[int, int, int], result: torch.dtype) -> None:
+        """For inputs like this one."""
         self.shape, self.strides, self.dtype, self.device = x.shape, x.stride(), x.dtype, x.device
         self.column, self.layout, self.result = column, layout, result
-        self._compute = compute
+        self.between = layout[1] * result.itemsize
 
     def fits(self, x: Tensor) -> bool:
         """Whether an input is of this kind."""
@@ -44,14 +38,8 @@ class Recipe:
         )
 
     def moments(self, x: Tensor) -> "KernelMoments | None":
-        """Its moments, which may have to wait; None if there is no memory for them."""
-        if self._compute is None:
-            return KernelMoments(self, x.detach(), None, 0)
-        try:
-            found = self._compute(x)
-        except RuntimeError:  # the input has no memory of its own, as under torch.func
-            return None
-        return None if found is None else KernelMoments(self, None, found, 0)
+        """The moments of an input of this kind; None if they cannot be had."""
+        return KernelMoments(self, x.detach(), None)
 
 
 class KernelMoments(Moments):
@@ -66,14 +54,22 @@ class KernelMoments(Moments):
 
     __slots__ = ("_first", "_found", "_mean", "_variance", "recipe", "x")
 
-    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int) -> None:
-        """Of an input that waits, or found in a tensor, from a number of it on."""
-        samples, _, positions = recipe.layout
-        self.count = samples * positions
+    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None) -> None:
+        """Of an input that waits, or found at the begin of a tensor."""
         self.recipe = recipe
         self.x = x
-        self._found, self._first = found, first
+        self._found = found
+        self._first = 0
         self._mean: Tensor | None = None
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """How many rows."""
+        return self.recipe.layout[0] * self.recipe.layout[2]
+
+    def __reduce__(self) -> tuple[type[Moments], tuple[int, Tensor, Tensor]]:
+        """Copies, and what is saved, are moments like others."""
+        return Moments, (self.count, self.mean, self.variance)
 
     def take(self, found: Tensor, first: int) -> None:
         """Wait no longer: they are in a tensor, from a number of it on."""

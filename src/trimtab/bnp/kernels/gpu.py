@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
 from trimtab.bnp.kernels.found import KernelMoments
-from trimtab.bnp.kernels.table import packed, shares
+from trimtab.bnp.kernels.table import shares
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -161,18 +161,19 @@ class Workshop:
             for moments, first in zip(members, plan.first, strict=True):
                 moments.take(out, first)
 
-    def precondition(self, updates: Sequence[Update], options: Options, fold: bool) -> Tensor | None:
-        """The step of layers that the kernels take, all on one device.
+    def precondition(
+        self, device: torch.device, layers: Sequence[tuple[Update, bytes]], options: Options, fold: bool
+    ) -> Tensor | None:
+        """The step of layers that the kernels take, all on one device, with their rows in the table.
 
         Returns:
             A flag on the device, not zero once something was not finite; None if the plain way has to be gone, since
             these shapes have not been met before.
         """
-        device = updates[0].weight.device
-        plan = self._plan(_StepPlan, tuple([(*update.shape, shares(update)) for update in updates]), device)
+        plan = self._plan(_StepPlan, tuple([(*update.shape, shares(update)) for update, _ in layers]), device)
         if plan is None:
             return None
-        table = plan.table.holding(b"".join([packed(update) for update in updates]))
+        table = plan.table.holding(b"".join([row for _, row in layers]))
         step = 1 - options.rho
         with torch.cuda.device(device):
             code.prepare[(len(plan.by_group),)](
@@ -191,8 +192,6 @@ class Workshop:
             code.transform[(len(plan.by_output),)](
                 table, plan.by_output, plan.scratch, plan.flags, plan.alarm, step, options.debias, fold
             )
-        changed = [grad for update in updates for grad in (update.weight, update.bias) if grad is not None]
-        torch.autograd.graph.increment_version(changed)
         alarm: Tensor = plan.alarm
         return alarm
 

@@ -2,15 +2,14 @@
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, get_num_threads
 
-from trimtab.bnp.kernels.found import Recipe, layout
-from trimtab.bnp.kernels.table import packed
+from trimtab.bnp.kernels.found import KernelMoments, Recipe, layout
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -66,24 +65,38 @@ def describe() -> str:
     return f"compiled C, {threads} thread{'s' if threads != 1 else ''}"
 
 
+class NativeRecipe(Recipe):
+    """Moments by the kernel, at once."""
+
+    waits = False
+
+    def __init__(self, x: Tensor, column: int, laid_out: tuple[int, int, int]) -> None:
+        """For inputs like this one."""
+        super().__init__(x, column, laid_out, x.dtype)
+        planes = laid_out[2] > 1
+        self._which = 1 if planes else 0  # not the function itself, which cannot be pickled
+        self._sizes = laid_out if planes else laid_out[:2]
+        self._numbers = 2 * laid_out[1]
+
+    def moments(self, x: Tensor) -> KernelMoments | None:
+        """The moments of an input of this kind; None if they cannot be had."""
+        try:
+            address = x.data_ptr()
+        except RuntimeError:  # no memory of its own, as under torch.func
+            return None
+        found = x.new_empty(self._numbers)
+        mean = found.data_ptr()
+        kernel = _FUNCTIONS[self.dtype][self._which]
+        failed = kernel(address, *self._sizes, mean, mean + self.between, _PARALLEL, get_num_threads())
+        return None if failed else KernelMoments(self, None, found)
+
+
 def recipe(x: Tensor, column: int) -> Recipe | None:
     """How to get the moments of inputs like this, or None where this is not for the kernel."""
-    functions = _FUNCTIONS.get(x.dtype)
-    laid_out = layout(x, column) if functions is not None and x.is_cpu else None
-    if functions is None or laid_out is None:
+    if x.dtype not in _FUNCTIONS or not x.is_cpu:
         return None
-    columns, planes = laid_out[1], laid_out[2] > 1
-    kernel = functions[1 if planes else 0]
-    sizes = laid_out if planes else laid_out[:2]
-    numbers, before = 2 * columns, columns * x.itemsize
-
-    def compute(x: Tensor) -> Tensor | None:
-        found = x.new_empty(numbers)
-        mean = found.data_ptr()
-        failed = kernel(x.data_ptr(), *sizes, mean, mean + before, _PARALLEL, get_num_threads())
-        return None if failed else found
-
-    return Recipe(x, column, laid_out, x.dtype, compute)
+    laid_out = layout(x, column)
+    return None if laid_out is None else NativeRecipe(x, column, laid_out)
 
 
 def takes(update: Update) -> bool:
@@ -99,12 +112,10 @@ def takes(update: Update) -> bool:
     )
 
 
-def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int:
-    """The step of layers that the kernel takes. Returns how many had something that is not finite."""
-    by_type: dict[torch.dtype, list[bytes]] = {}
-    for update in updates:
-        by_type.setdefault(update.weight.dtype, []).append(packed(update))
-    told = _OPTIONS.pack(
+@cache
+def _told(options: Options, fold: bool) -> bytes:
+    """`Options` in native.c."""
+    return _OPTIONS.pack(
         options.rho,
         options.eps1,
         options.eps2,
@@ -113,15 +124,18 @@ def precondition(updates: Sequence[Update], options: Options, fold: bool) -> int
         options.no_bias == "second_moment",
         fold,
     )
-    not_finite = 0
-    for dtype, layers in by_type.items():
-        step = _FUNCTIONS[dtype][2]
-        result = step(b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
+
+
+def precondition(rows: dict[torch.dtype, list[bytes]], options: Options, fold: bool) -> int:
+    """The step of layers that the kernel takes, by their rows in its table and the type of their numbers.
+
+    Returns:
+        How many had something that is not finite.
+    """
+    told, not_finite = _told(options, fold), 0
+    for dtype, layers in rows.items():
+        result = _FUNCTIONS[dtype][2](b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
         if result < 0:
             raise MemoryError("There is no memory left for the preconditioning of the gradients.")
         not_finite += result
-    # Autograd is told that what it may have saved has changed.
-    torch.autograd.graph.increment_version(
-        [g for update in updates for g in (update.weight, update.bias) if g is not None]
-    )
     return not_finite

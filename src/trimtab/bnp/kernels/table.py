@@ -19,25 +19,22 @@ def shares(update: Update) -> bool:
 
 
 def packed(update: Update) -> bytes:
-    """The row."""
-    bias, batch = update.bias, update.batch
+    """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
+    weight, bias, batch = update.weight, update.bias, update.batch
+    if type(weight) is not Tensor or weight.numel() != update.numel or not weight.is_contiguous():
+        return b""
+    if bias is not None and (bias.numel() != update.shape[0] * update.shape[1] or not bias.is_contiguous()):
+        return b""
     mean = batch.address() if type(batch) is KernelMoments else 0
     if mean:
-        variance = mean + batch.recipe.layout[1] * batch.recipe.result.itemsize  # type: ignore[attr-defined]
+        variance = mean + batch.recipe.between  # type: ignore[attr-defined]
     else:
+        if not batch.mean.is_contiguous() or not batch.variance.is_contiguous():
+            return b""
         mean, variance = batch.mean.data_ptr(), batch.variance.data_ptr()
     if not update.row:
         update.row = _staying(update)
-    return _MOVING.pack(update.weight.data_ptr(), 0 if bias is None else bias.data_ptr(), mean, variance) + update.row
-
-
-def has_gaps(update: Update) -> bool:
-    """Whether gradients are not of the shape, or not as dense in memory, as the kernels expect."""
-    weight, bias = update.weight, update.bias
-    groups, outputs, inputs, sites = update.shape
-    if type(weight) is not Tensor or not weight.is_contiguous() or weight.numel() != groups * outputs * inputs * sites:
-        return True
-    return bias is not None and (not bias.is_contiguous() or bias.numel() != groups * outputs)
+    return _MOVING.pack(weight.data_ptr(), 0 if bias is None else bias.data_ptr(), mean, variance) + update.row
 
 
 def _staying(update: Update) -> bytes:
