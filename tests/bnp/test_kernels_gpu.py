@@ -65,7 +65,7 @@ def test_moments_of_many_inputs(dtype: torch.dtype, memory_format: torch.memory_
         found += [kernels.moments(x, -1, trimtab.bnp.Options(), kept=True) for x in rows]
         for moments in found:
             assert isinstance(moments, KernelMoments)
-            room.let_wait(moments)
+            room.waiting.append(moments)
         room.compute()
         for moments, x in zip(found, [x.movedim(1, -1) for x in inputs] + rows, strict=True):
             true = trimtab.bnp.Moments.of(x.double(), columns=-1)

@@ -19,45 +19,48 @@ class DeferredAlarm:
         """Call `ring` at most once."""
         self._ring: Callable[[], None] | None = ring
         self._checks = 0
-        self._raised: dict[torch.device, Tensor] = {}
+        self._raised: dict[torch.device, list[Tensor]] = {}
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
     def watch(self, flag: Tensor) -> None:
-        """Take a flag into account at the next `check`."""
-        if self._ring is not None and not torch.compiler.is_dynamo_compiling():
-            raised = self._raised.get(flag.device)
-            if raised is None:
-                self._raised[flag.device] = flag
-            elif raised is not flag:
-                self._raised[flag.device] = (raised != 0) | (flag != 0)
+        """Take a flag into account at the next `check`: a boolean of now, or a number that stays raised once it is."""
+        if self._ring is None or torch.compiler.is_dynamo_compiling():
+            return
+        flags = self._raised.setdefault(flag.device, [])
+        if flag.dtype is not torch.bool:
+            if not any(known is flag for known in flags):
+                flags.append(flag)
+        elif flags and flags[0].dtype is torch.bool:
+            flags[0] = flags[0] | flag
+        else:
+            flags.insert(0, flag)
 
     def check(self) -> None:
         """Ring, if a flag is known to have been raised."""
-        if not self._raised:
+        if not self._raised or torch.compiler.is_dynamo_compiling():
             return
-        if not torch.compiler.is_dynamo_compiling() and any(
-            self._known_to_be_raised(device, flag) for device, flag in self._raised.items()
-        ):
+        if any(self._known_to_be_raised(device, flags) for device, flags in self._raised.items()):
             ring, self._ring = self._ring, None
             self._raised.clear()
             self._copies.clear()
             if ring is not None:
                 ring()
 
-    def _known_to_be_raised(self, device: torch.device, flag: Tensor) -> bool:
+    def _known_to_be_raised(self, device: torch.device, flags: list[Tensor]) -> bool:
         if device.type == "cpu":
-            return bool(flag)
+            return any(map(bool, flags))
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return False
-        self._checks += 1
-        if self._checks % EVERY:
+        if device not in self._copies:
+            self._checks += 1
+            if self._checks % EVERY == 0:
+                raised = torch.stack([flag != 0 for flag in flags]).any()
+                copy = torch.empty_like(raised, device="cpu", pin_memory=True).copy_(raised, non_blocking=True)
+                arrived = torch.cuda.Event()
+                arrived.record(torch.cuda.current_stream(device))
+                self._copies[device] = copy, arrived
             return False
-        copy, arrived = self._copies.get(device, (None, None))
-        if copy is None or arrived is None:
-            copy = torch.empty_like(flag, device="cpu", pin_memory=True).copy_(flag, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record(torch.cuda.current_stream(device))
-            self._copies[device] = copy, arrived
+        copy, arrived = self._copies[device]
         if not arrived.query():
             return False
         del self._copies[device]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from trimtab.bnp import transform
 from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
 from trimtab.bnp.layers import LayerType, kept, output_first
 from trimtab.bnp.options import Options
@@ -160,15 +159,15 @@ class Observer:
             return last
         batch = rows.columns().to(weight.device)
         self._check(batch)
-        _, _, inputs, sites = shape = self.shape(weight)
         update = Update(
             weight=grad,
             bias=None if bias is None else bias.grad,
             batch=batch,
             running=self._average(batch),
-            q2=transform.squared_norm(inputs * sites, rows.samples, rows.outputs),
+            samples=rows.samples,
+            outputs=rows.outputs,
             units=self.units,
-            shape=shape,
+            shape=self.shape(weight),
             by_output=self.kind.units is output_first,
         )
         if self._recipe is not None and type(batch) is KernelMoments:

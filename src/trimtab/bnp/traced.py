@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.hooks import ModuleHook
+from trimtab.bnp.kernels import SummedMoments
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.stale import put_back, set_apart
-from trimtab.bnp.statistics import Moments, Rows, at_least, precision_of
+from trimtab.bnp.statistics import Rows, at_least, precision_of
 
 _NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
 
@@ -184,10 +185,7 @@ def sums_of(rows: Rows) -> Tensor:
 
 def rows_of(sums: Tensor, columns: tuple[int, ...], dtype: torch.dtype) -> Rows:
     """The rows that have these sums. Their numbers are tensors, so that no device has to be waited for."""
-    count, samples, outputs = sums[:_NUMBERS].unbind()
-    mean, square = (sums[_NUMBERS:] / at_least(count, 1)).view(2, *columns)
-    variance = (square - mean.square()).clamp(min=0)
-    return Rows(Moments(count, mean.to(dtype), variance.to(dtype)), samples, outputs)
+    return Rows(SummedMoments(sums, columns, dtype), sums[1], sums[2])
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

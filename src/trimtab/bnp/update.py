@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.bnp import transform
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, RunningAverage, all_finite, at_least_float32, either
+from trimtab.bnp.statistics import Moments, Number, RunningAverage, all_finite, at_least_float32, either
 
 
 @dataclass(slots=True)
@@ -24,7 +24,8 @@ class Update:
         bias: The gradient of the bias, if there is one to precondition.
         batch: The moments of the step's rows.
         running: The running averages, on the device of the weight.
-        q2: q².
+        samples: N, the samples in these rows.
+        outputs: The rows of H.
         units: The view of a tensor like the weight as (groups, outputs, inputs, sites).
         shape: The shape of that view.
         by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
@@ -37,7 +38,8 @@ class Update:
     bias: Tensor | None
     batch: Moments
     running: RunningAverage
-    q2: float | Tensor
+    samples: Number
+    outputs: Number
     units: Callable[[Tensor], Tensor]
     shape: tuple[int, int, int, int]
     by_output: bool
@@ -48,6 +50,12 @@ class Update:
     def __post_init__(self) -> None:
         """Count."""
         self.numel = math.prod(self.shape)
+
+    @property
+    def q2(self) -> float | Tensor:
+        """q²."""
+        _, _, inputs, sites = self.shape
+        return transform.squared_norm(inputs * sites, self.samples, self.outputs)
 
 
 def plain(update: Update, options: Options, fold: bool) -> bool | Tensor:
@@ -83,13 +91,13 @@ def _transform(update: Update, mean: Tensor, variance: Tensor, options: Options)
         variance = transform.second_moment(mean, variance)
     scale = transform.regularized(variance, options.eps1, options.eps2)
 
-    new_weight = at_least_float32(units)
+    new_weight, q2 = at_least_float32(units), update.q2
     if bias is None:
-        transform.precondition_without_bias_(new_weight, scale, update.q2)
+        transform.precondition_without_bias_(new_weight, scale, q2)
         finite = all_finite(new_weight)
     else:
         bias_units = at_least_float32(bias).reshape(groups, outputs, 1, 1)
-        new_bias = transform.precondition_(new_weight, bias_units, mean, scale, update.q2)
+        new_bias = transform.precondition_(new_weight, bias_units, mean, scale, q2)
         bias.copy_(new_bias.reshape(bias.shape))
         finite = all_finite(new_bias)  # it has the sum of the new weights in it, times μ: 0 times infinity is NaN
     if new_weight is not units:

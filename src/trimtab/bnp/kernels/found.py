@@ -125,6 +125,67 @@ class KernelMoments(Moments):
         return self._found.data_ptr() + self._first * self.recipe.result.itemsize
 
 
+class SummedMoments(Moments):
+    """Moments from the sums that a compiled model leaves: the numbers of rows, samples and outputs, Σx and Σx².
+
+    The sums are float64, so that the variance can be got from them. How many rows there are, only the device knows.
+
+    Attributes:
+        sums: All of them, one after the other.
+    """
+
+    __slots__ = ("_columns", "_dtype", "_mean", "_variance", "sums")
+
+    def __init__(self, sums: Tensor, columns: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Of columns of a shape, in a type to compute in."""
+        self.sums = sums
+        self._columns, self._dtype = columns, dtype
+        self._mean: Tensor | None = None
+
+    def _settle(self) -> None:
+        if self._mean is None:
+            mean, square = (self.sums[3:] / self.count.clamp(min=1)).view(2, *self._columns)
+            self._variance: Tensor = (square - mean.square()).clamp(min=0).to(self._dtype)
+            self._mean = mean.to(self._dtype)
+
+    @property
+    def count(self) -> Tensor:  # type: ignore[override]
+        """How many rows."""
+        return self.sums[0]
+
+    @property
+    def mean(self) -> Tensor:  # type: ignore[override]
+        """The mean of each column."""
+        self._settle()
+        assert self._mean is not None
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        """The variance of each column."""
+        self._settle()
+        return self._variance
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the columns."""
+        return torch.Size(self._columns)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.sums.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of their numbers."""
+        return self._dtype
+
+    def __reduce__(self) -> tuple[type[Moments], tuple[Tensor, Tensor, Tensor]]:
+        """Copies, and what is saved, are moments like others."""
+        return Moments, (self.count, self.mean, self.variance)
+
+
 def layout(x: Tensor, column: int) -> tuple[int, int, int] | None:
     """The memory of a tensor as (samples, columns, positions) with nothing in between; None if it is not so."""
     shape = x.shape

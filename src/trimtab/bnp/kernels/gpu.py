@@ -9,6 +9,7 @@ them has changed, which with PyTorch's allocator is rare once training runs.
 
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
-from trimtab.bnp.kernels.found import KernelMoments
+from trimtab.bnp.kernels.found import KernelMoments, SummedMoments
 from trimtab.bnp.kernels.table import shares
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
@@ -27,6 +28,32 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 
 _MOST_TABLES = 16  # addresses come back after a few steps
 _MOST_PLANS = 32
+
+
+class _Launch:
+    """One kernel, launched again and again with arguments of the same types.
+
+    Triton finds out each time which of its compiled kernels is to be taken. Here it is the same each time, and what
+    Triton hands back at the first launch can be launched again in a fraction of the time.
+    """
+
+    def __init__(self, kernel: Any, programs: int) -> None:
+        """So many programs of a kernel."""
+        self._kernel = kernel
+        self._grid = (programs, 1, 1)
+        self._again: Any = None
+
+    def __call__(self, *args: Any) -> None:
+        """Launch; the arguments are all positional, constants too."""
+        if self._again is not None:
+            try:
+                self._again(*args)
+                return
+            except TypeError:  # another Triton may want other arguments
+                self._again = None
+        compiled = self._kernel[self._grid](*args)
+        if hasattr(type(compiled), "__getitem__"):
+            self._again = compiled[self._grid]
 
 
 class _Table:
@@ -59,8 +86,9 @@ class _Table:
 class _MomentsPlan:
     """Tables and memory for the moments of a number of inputs of known layouts."""
 
-    def __init__(self, layouts: Sequence[tuple[int, int, int]], device: torch.device) -> None:
-        """Cut the work; either all inputs are rows, with one position, or none is."""
+    def __init__(self, told: tuple[torch.dtype, Sequence[tuple[int, int, int]]], device: torch.device) -> None:
+        """Cut the work for inputs of a type; either all of them are rows, with one position, or none is."""
+        _, layouts = told
         planes = layouts[0][2] > 1
         layers: list[list[int]] = []
         work: list[np.ndarray] = []
@@ -81,14 +109,15 @@ class _MomentsPlan:
         self.arrived = torch.zeros(columns_before, dtype=torch.int32, device=device)
         self.addresses = _Table(device)
         self.size = 2 * columns_before
-        self.kernel = code.moments_of_planes if planes else code.moments_of_rows
+        self.launch = _Launch(code.moments_of_planes if planes else code.moments_of_rows, len(self.work))
 
 
 class _StepPlan:
     """Tables and memory for the steps of layers of known shapes."""
 
-    def __init__(self, shapes: Sequence[tuple[int, int, int, int, bool]], device: torch.device) -> None:
+    def __init__(self, told: tuple[bool, Sequence[tuple[int, int, int, int, bool]]], device: torch.device) -> None:
         """Cut the work; each shape is that of the weights, and whether all sites share their statistics."""
+        _, shapes = told
         by_group: list[np.ndarray] = []
         by_output: list[np.ndarray] = []
         first = 0
@@ -101,6 +130,8 @@ class _StepPlan:
         self.flags = torch.zeros(3 * len(shapes), dtype=torch.int32, device=device)
         self.alarm = torch.zeros((), dtype=torch.int32, device=device)
         self.table = _Table(device)
+        self.prepare = _Launch(code.prepare, len(self.by_group))
+        self.transform = _Launch(code.transform, len(self.by_output))
 
 
 def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
@@ -114,7 +145,7 @@ def takes(update: Update) -> bool:
     return (
         update.weight.is_cuda
         and update.weight.dtype is dtype
-        and type(batch.count) is int
+        and (type(batch) is SummedMoments or type(batch.count) is int)
         and update.by_output
         and batch.dtype is update.running.mean.dtype is dtype
         and (bias is None or bias.dtype is dtype)
@@ -141,15 +172,16 @@ class Workshop:
                 members.append(moments)
                 inputs.append(x)
         for (device, dtype, _), (members, inputs) in groups.items():
-            plan = self._plan(_MomentsPlan, tuple([moments.recipe.layout for moments in members]), device)
+            layouts = tuple([moments.recipe.layout for moments in members])
+            plan = self._plan(_MomentsPlan, (dtype, layouts), device)
             if plan is None:
                 for moments in members:
                     moments.settle()
                 continue
             addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
             out = torch.empty(plan.size, device=device)
-            with torch.cuda.device(device):
-                plan.kernel[(len(plan.work),)](
+            with _current(device):
+                plan.launch(
                     plan.addresses.holding(addresses),
                     plan.layers,
                     plan.work,
@@ -170,13 +202,14 @@ class Workshop:
             A flag on the device, not zero once something was not finite; None if the plain way has to be gone, since
             these shapes have not been met before.
         """
-        plan = self._plan(_StepPlan, tuple([(*update.shape, shares(update)) for update, _ in layers]), device)
+        shapes = tuple([(*update.shape, shares(update)) for update, _ in layers])
+        plan = self._plan(_StepPlan, (fold, shapes), device)
         if plan is None:
             return None
         table = plan.table.holding(b"".join([row for _, row in layers]))
         step = 1 - options.rho
-        with torch.cuda.device(device):
-            code.prepare[(len(plan.by_group),)](
+        with _current(device):
+            plan.prepare(
                 table,
                 plan.by_group,
                 plan.scratch,
@@ -189,9 +222,7 @@ class Workshop:
                 options.no_bias == "second_moment",
                 fold,
             )
-            code.transform[(len(plan.by_output),)](
-                table, plan.by_output, plan.scratch, plan.flags, plan.alarm, step, options.debias, fold
-            )
+            plan.transform(table, plan.by_output, plan.scratch, plan.flags, plan.alarm, step, options.debias, fold)
         alarm: Tensor = plan.alarm
         return alarm
 
@@ -208,6 +239,11 @@ class Workshop:
         if plan is not None and capturing():
             self._captured.append(plan)  # it is used as long as the graph is
         return plan
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Within, this is the current device."""
+    return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def capturing() -> bool:

@@ -4,12 +4,14 @@ import struct
 
 from torch import Tensor
 
-from trimtab.bnp.kernels.found import KernelMoments
+from trimtab.bnp.kernels.found import KernelMoments, SummedMoments
 from trimtab.bnp.update import Update
 
 # `Layer` in native.c: what is another in each step, and what stays
 _MOVING = struct.Struct("4P")
 _STAYING = struct.Struct("5P6qd")
+# In the place of `single`: the step is given sums instead of moments, and q² is computed from them (on a GPU only).
+SUMS = 2
 
 
 def shares(update: Update) -> bool:
@@ -25,10 +27,13 @@ def packed(update: Update) -> bytes:
         return b""
     if bias is not None and (bias.numel() != update.shape[0] * update.shape[1] or not bias.is_contiguous()):
         return b""
-    mean = batch.address() if type(batch) is KernelMoments else 0
-    if mean:
-        variance = mean + batch.recipe.between  # type: ignore[attr-defined]
-    else:
+    mean = variance = 0
+    if type(batch) is KernelMoments:
+        mean = batch.address()
+        variance = mean + batch.recipe.between
+    elif type(batch) is SummedMoments:
+        mean = batch.sums.data_ptr()
+    if not mean:
         if not batch.mean.is_contiguous() or not batch.variance.is_contiguous():
             return b""
         mean, variance = batch.mean.data_ptr(), batch.variance.data_ptr()
@@ -38,12 +43,12 @@ def packed(update: Update) -> bytes:
 
 
 def _staying(update: Update) -> bytes:
-    running = update.running
+    running, summed = update.running, type(update.batch) is SummedMoments
     tensors: tuple[Tensor, ...] = (running.mean, running.variance, running.weight, running.steps, running.skipped)
     return _STAYING.pack(
         *[tensor.data_ptr() for tensor in tensors],
         *update.shape,
         shares(update),
-        update.batch.count == 1,
-        update.q2,
+        SUMS if summed else update.batch.count == 1,
+        0.0 if summed else update.q2,
     )

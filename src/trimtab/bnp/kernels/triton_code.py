@@ -125,6 +125,44 @@ def _between(a, b, step):
 
 
 @triton.jit
+def _q2(row):
+    """q²; with sums in the place of moments it is computed from them."""
+    q2 = tl.load(row + 15).to(tl.float64, bitcast=True)
+    if tl.load(row + 14) == 2:
+        sums = tl.load(row + 2).to(tl.pointer_type(tl.float64))
+        samples = tl.load(sums + 1)
+        fan_in = (tl.load(row + 11) * tl.load(row + 12)).to(tl.float64)
+        q2 = tl.maximum(fan_in / samples, tl.sqrt(tl.load(sums + 2) / samples))
+    return q2.to(tl.float32)
+
+
+@triton.jit
+def _batch(row, at, inside, columns):
+    """Mean and variance of some columns in this step's rows."""
+    if tl.load(row + 14) == 2:
+        sums = tl.load(row + 2).to(tl.pointer_type(tl.float64))
+        count = tl.load(sums)
+        m = tl.load(sums + 3 + at, mask=inside, other=0.0) / count
+        v = tl.load(sums + 3 + columns + at, mask=inside, other=0.0) / count - m * m
+        mean = m.to(tl.float32)
+        variance = tl.where(v < 0, 0.0, v).to(tl.float32)
+    else:
+        mean = tl.load(tl.load(row + 2).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+        variance = tl.load(tl.load(row + 3).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    return mean, variance
+
+
+@triton.jit
+def _is_single(row):
+    """Whether there is one row only."""
+    mode = tl.load(row + 14)
+    single = mode == 1
+    if mode == 2:
+        single = tl.load(tl.load(row + 2).to(tl.pointer_type(tl.float64))) == 1
+    return single
+
+
+@triton.jit
 def prepare(
     table,
     work,
@@ -145,8 +183,6 @@ def prepare(
     first = tl.load(work + program * 3 + 2)
     row = table + layer * 16
     bias = tl.load(row + 1)
-    batch_mean = tl.load(row + 2).to(tl.pointer_type(tl.float32))
-    batch_variance = tl.load(row + 3).to(tl.pointer_type(tl.float32))
     mean = tl.load(row + 4).to(tl.pointer_type(tl.float32))
     variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
     share = tl.load(tl.load(row + 6).to(tl.pointer_type(tl.float32)))
@@ -154,8 +190,8 @@ def prepare(
     per_group = tl.load(row + 11).to(tl.int32)
     if tl.load(row + 13) == 0:
         per_group = per_group * tl.load(row + 12).to(tl.int32)
-    single = tl.load(row + 14) != 0
-    q2 = tl.load(row + 15).to(tl.float64, bitcast=True).to(tl.float32)
+    single = _is_single(row)
+    q2 = _q2(row)
     columns = groups * per_group
     undo = tl.where(share > 0, share, 1.0) if DEBIAS else 1.0
 
@@ -163,8 +199,9 @@ def prepare(
     for begin in range(0, columns, SPAN):
         at = begin + tl.arange(0, SPAN)
         inside = at < columns
-        distance = tl.load(batch_mean + at, mask=inside, other=0.0) - tl.load(mean + at, mask=inside, other=0.0) / undo
-        v = tl.where(single, distance * distance, tl.load(batch_variance + at, mask=inside, other=0.0))
+        m_batch, v_batch = _batch(row, at, inside, columns)
+        distance = m_batch - tl.load(mean + at, mask=inside, other=0.0) / undo
+        v = tl.where(single, distance * distance, v_batch)
         spoilt += tl.where(inside, v * 0, 0.0)
     usable = tl.sum(spoilt) == 0
     new_share = tl.where(usable, _between(share, 1.0, step), share) if FOLD else share
@@ -177,9 +214,9 @@ def prepare(
         at = group * per_group + begin + tl.arange(0, SPAN)
         m = tl.load(mean + at, mask=inside, other=0.0)
         v = tl.load(variance + at, mask=inside, other=0.0)
-        m_batch = tl.load(batch_mean + at, mask=inside, other=0.0)
+        m_batch, v_batch = _batch(row, at, inside, columns)
         distance = m_batch - m / undo
-        v_batch = tl.where(single, distance * distance, tl.load(batch_variance + at, mask=inside, other=0.0))
+        v_batch = tl.where(single, distance * distance, v_batch)
         if FOLD:
             m = tl.where(usable, _between(m, m_batch, step), m)
             v = tl.where(usable, _between(v, v_batch, step), v)
@@ -226,7 +263,7 @@ def transform(table, work, scratch, flags, alarm, step, DEBIAS: tl.constexpr, FO
     if tl.load(row + 13) == 0:
         per_group = width
         sharing = 1
-    q2 = tl.load(row + 15).to(tl.float64, bitcast=True).to(tl.float32)
+    q2 = _q2(row)
     columns = groups * per_group
     mean = scratch + first + 2 * columns + output // outputs * per_group
     scale = mean + columns
