@@ -23,8 +23,11 @@ class DeferredAlarm:
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
     def watch(self, flag: Tensor) -> None:
-        """Take a flag into account at the next `check`."""
-        if self._ring is not None and not torch.compiler.is_dynamo_compiling():
+        """Take a flag into account at the next `check`.
+
+        Not while a CUDA graph is captured, which would read flags of earlier steps when they are gone.
+        """
+        if self._ring is not None and not torch.compiler.is_dynamo_compiling() and not _captured(flag):
             raised = self._raised.get(flag.device)
             if raised is None:
                 self._raised[flag.device] = flag
@@ -60,3 +63,7 @@ class DeferredAlarm:
             return False
         del self._copies[device]
         return bool(copy)
+
+
+def _captured(flag: Tensor) -> bool:
+    return flag.is_cuda and torch.cuda.is_current_stream_capturing()
