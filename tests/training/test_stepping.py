@@ -184,6 +184,26 @@ def test_the_rate_on_a_device_stays_where_it_is() -> None:
     assert all(group["lr"].dtype == torch.float32 for group in optimizer.param_groups)
 
 
+def test_gradients_and_momentum_are_laid_out_as_their_parameter() -> None:
+    """The strides of a dimension of size 1 can be anything, and the fused kernels for CUDA refuse other ones."""
+    weight = nn.Parameter(torch.randn(4, 3, 1, 1))
+    odd = torch.randn(4, 3, 1, 1).as_strided((4, 3, 1, 1), (3, 1, 3, 3))
+    assert odd.stride() != weight.stride()
+    plain, capturable = (torch.optim.SGD([nn.Parameter(weight.detach().clone())], 0.1, momentum=0.9) for _ in range(2))
+    plain.param_groups[0]["params"][0].grad = odd.clone()
+    plain.step()
+    load_state(capturable, portable_state(plain), CPU)
+    load_state(capturable, portable_state(plain), CPU)
+    (p,) = capturable.param_groups[0]["params"]
+    p.data.copy_(plain.param_groups[0]["params"][0])
+    for optimizer in (plain, capturable):
+        optimizer.param_groups[0]["params"][0].grad = odd.clone()
+        optimizer.step()
+    assert p.grad.stride() == p.stride() == capturable.state[p]["momentum_buffer"].stride()
+    torch.testing.assert_close(p, plain.param_groups[0]["params"][0])
+    assert len(capturable._optimizer_step_pre_hooks) == 1
+
+
 # Capturing, with a stand-in for CUDA: what is recorded is done when it is replayed
 
 

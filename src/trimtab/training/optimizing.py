@@ -30,9 +30,14 @@ def make_capturable(optimizer: Optimizer, device: torch.device) -> None:
     for group in optimizer.param_groups:
         group.update({name: value for name, value in _CAPTURABLE.items() if name in group})
         group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
-    for state in optimizer.state.values():
-        if "step" in state:
-            state["step"] = torch.as_tensor(state["step"]).to(device, torch.float32)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if name == "step":
+                state[name] = value.to(device, torch.float32)
+            elif isinstance(value, Tensor):
+                state[name] = _laid_out_as(parameter, value)
+    if _lay_out_gradients not in optimizer._optimizer_step_pre_hooks.values():
+        optimizer.register_step_pre_hook(_lay_out_gradients)
     # Steps before the capture are meant; Adam would warn of them.
     optimizer._warned_capturable_if_run_uncaptured = True
 
@@ -56,3 +61,20 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any], capturable_on: to
     for own in optimizer.state.values():
         if "step" in own:  # torch leaves it on the device that it was loaded to, where each step would wait for it
             own["step"] = own["step"].cpu()
+
+
+def _lay_out_gradients(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Before a step: a gradient must have the strides of its parameter, as the fused kernels want it.
+
+    Those of a dimension of size 1, as 1×1 convolutions have, are up to whoever computes it.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad = _laid_out_as(parameter, parameter.grad)
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    if value.stride() == parameter.stride() or value.shape != parameter.shape:
+        return value
+    return torch.empty_strided(parameter.shape, parameter.stride(), dtype=value.dtype, device=value.device).copy_(value)
