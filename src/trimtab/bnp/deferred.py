@@ -23,8 +23,11 @@ class DeferredAlarm:
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
     def watch(self, flag: Tensor) -> None:
-        """Take a flag into account at the next `check`: a boolean of now, or a number that stays raised once it is."""
-        if self._ring is None or torch.compiler.is_dynamo_compiling():
+        """Take a flag into account at the next `check`: a boolean of now, or a number that stays raised once it is.
+
+        Not while a CUDA graph is captured, which would read booleans of earlier steps when they are gone.
+        """
+        if self._ring is None or torch.compiler.is_dynamo_compiling() or _captured(flag):
             return
         flags = self._raised.setdefault(flag.device, [])
         if flag.dtype is not torch.bool:
@@ -65,3 +68,7 @@ class DeferredAlarm:
             return False
         del self._copies[device]
         return bool(copy)
+
+
+def _captured(flag: Tensor) -> bool:
+    return flag.is_cuda and torch.cuda.is_current_stream_capturing()

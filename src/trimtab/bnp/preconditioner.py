@@ -150,6 +150,10 @@ class BNP:
 
         Gradients set to None or to zero do this by themselves at the next backward.
         """
+        self._kernels.forget()
+        self._discard()
+
+    def _discard(self) -> None:
         for observer in self._watch.observers.values():
             observer.discard()
 
@@ -205,7 +209,7 @@ class BNP:
                     if alone and not isinstance(update.batch.count, Tensor) and update.batch.count == 1:
                         self._say_single_row(observer)
         flags = self._kernels.precondition(updates, fold)
-        self.discard()
+        self._discard()
         _say_unheard(unheard)
         if fold:
             for flag in flags:

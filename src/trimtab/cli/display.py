@@ -11,10 +11,15 @@ from trimtab.training.run import Progress
 
 
 @contextmanager
-def display(name: str) -> Iterator[Callable[[Progress], None]]:
-    """A line that is kept up to date: epoch, loss, accuracy, images per second, time left. It fits 80 columns."""
+def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], None]]:
+    """A line that is kept up to date: epoch, loss, accuracy, images per second, time left. It fits 80 columns.
+
+    Before it, how the steps are taken, if that is told.
+    """
     console = Console(stderr=True)
     console.print(name, highlight=False)
+    if execution:
+        console.print(execution, highlight=False, markup=False, soft_wrap=True)
     columns = BarColumn(bar_width=8), TextColumn("{task.fields[state]}"), TextColumn("left"), TimeRemainingColumn()
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, state="")

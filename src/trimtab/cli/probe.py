@@ -96,7 +96,7 @@ def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> N
         if ended is not None and ended.verdict != "interrupted":
             return
     session = Session(settings, device_named(options.device), options.data_root)
-    with nullcontext() if options.quiet else display(settings.method) as show:
+    with nullcontext() if options.quiet else display(settings.method, session.execution) as show:
         ending = launch(session, folder, resume=begun, force=options.force, command=typed(), show=show)
     if ending.verdict == "interrupted":
         raise KeyboardInterrupt

@@ -67,7 +67,7 @@ def _train(options: argparse.Namespace) -> int:
         if options.resume:
             settings = resumed_settings(out, told)
     session = Session(settings, device_named(options.device), options.data_root)
-    with nullcontext() if options.quiet else display(out.name) as show:
+    with nullcontext() if options.quiet else display(out.name, session.execution) as show:
         ending = launch(
             session,
             out,

@@ -28,6 +28,7 @@ class RunStarted:
         machine: The hardware.
         versions: Of trimtab, torch and Python.
         parameters: How many the network has.
+        execution: How the steps are taken: eagerly or captured, by which kernels, in which precision.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -36,6 +37,7 @@ class RunStarted:
     machine: str
     versions: dict[str, str]
     parameters: int
+    execution: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Resumed:
     kind: ClassVar[str] = "resumed"
     step: int
     machine: str
+    execution: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Trained:
         loss: The mean training loss over the stretch.
         accuracy: The mean training accuracy over the stretch; None in regression.
         lr: The learning rate of its last step.
-        seconds: Training time so far, without evaluation.
+        seconds: Training time so far, the device's work included, without evaluations, probes and checkpoints.
     """
 
     kind: ClassVar[str] = "trained"
@@ -111,13 +114,14 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """A run ends, for now or for good."""
+    """A run ends, for now or for good; `execution` is how the last steps were taken."""
 
     kind: ClassVar[str] = "run_ended"
     verdict: Verdict
     step: int
     seconds: float
     images_per_second: float
+    execution: str = ""
 
 
 Event = RunStarted | Resumed | Trained | Evaluated | Probed | RunEnded

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from trimtab.training.settings import Settings, from_mapping
 
 SETTINGS = "settings.yaml"
 FILES = (CHECKPOINT, EVENTS, SETTINGS)
+CHANGEABLE = ("step",)
+"""Settings that may be others when a run goes on: its results do not depend on them."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -96,9 +98,10 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
 
 
 def holds(folder: Path, settings: Settings) -> bool:
-    """Whether a folder holds a run, begun or done, of just these settings."""
+    """Whether a folder holds a run, begun or done, of just these settings, but for how steps are taken."""
     try:
-        return Settings(**read_settings(folder / SETTINGS)) == settings
+        saved = Settings(**read_settings(folder / SETTINGS))
+        return replace(saved, **{name: getattr(settings, name) for name in CHANGEABLE}) == settings
     except ValueError:
         return False
 
@@ -110,7 +113,7 @@ def remove(folder: Path) -> None:
 
 
 def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
-    """The settings of the run in a folder, which those given now must not contradict.
+    """The settings of the run in a folder, which those given now must not contradict, but for how steps are taken.
 
     Raises:
         ValueError: If there is no run, or if it has other settings.
@@ -119,12 +122,12 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
         raise ValueError(f"there is no run in {folder} to go on with; leave out --resume to start one")
     saved = Settings(**read_settings(folder / SETTINGS))
     for name, value in given.items():
-        if getattr(saved, name) != value:
+        if name not in CHANGEABLE and getattr(saved, name) != value:
             raise ValueError(
                 f"the run in {folder} has {name} {getattr(saved, name)!r}, not {value!r}; "
                 "leave that out to go on with it, or start another with --out"
             )
-    return saved
+    return replace(saved, **{name: given[name] for name in CHANGEABLE if name in given})
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:

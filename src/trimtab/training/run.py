@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint
+from trimtab.training.clock import Clock
 from trimtab.training.probing import monitor
 from trimtab.training.session import Session, settled
 
@@ -76,7 +77,7 @@ class Run:
         self._folder = folder
         self._show = show
         self._log: EventLog | None = None
-        self._seconds = 0.0
+        self._clock = Clock(session.wait)
         self._first_loss: float | None = None
         self._evaluations: list[Evaluated] = []
         self._last: tuple[float | None, float | None] = (None, None)
@@ -87,7 +88,8 @@ class Run:
         if self._folder is not None:
             self._log = EventLog(self._folder / EVENTS)
         parameters = sum(p.numel() for p in self.session.model.parameters())
-        self._record(RunStarted(settings, command, hardware(self.session.device), versions, parameters))
+        where, how = hardware(self.session.device), self.session.execution
+        self._record(RunStarted(settings, command, where, versions, parameters, how))
 
     def resume(self) -> None:
         """Go on from the checkpoint; records of steps that it does not know are taken back."""
@@ -96,22 +98,24 @@ class Run:
         state = checkpoint.load(path, self.session.device)
         try:
             self.session.restore(state["session"])
-            self._seconds, self._first_loss = state["seconds"], state["first_loss"]
+            self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
             self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
             keep = int(state["log"])
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
         self._log = EventLog(self._folder / EVENTS, keep=keep)
-        self._record(Resumed(self.session.step, hardware(self.session.device)))
+        self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution))
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
         try:
             verdict = self._take_steps()
+            self._clock.stop()
             if verdict != "diverged":
                 self._save()
-            rate = self.session.step * self.session.batch_size / self._seconds if self._seconds else 0.0
-            self._record(RunEnded(verdict, self.session.step, self._seconds, rate))
+            seconds = self._clock.seconds
+            rate = self.session.step * self.session.batch_size / seconds if seconds else 0.0
+            self._record(RunEnded(verdict, self.session.step, seconds, rate, self.session.execution))
         finally:
             if self._log is not None:
                 self._log.close()
@@ -122,11 +126,10 @@ class Run:
         saved = time.monotonic()
         with interruptible() as interrupted:
             while session.step < session.total:
-                started = time.monotonic()
+                self._clock.start()
                 batch = session.next_batch()
-                started += self._probe(batch)
+                self._probe(batch)
                 session.advance(batch)
-                self._seconds += time.monotonic() - started
                 if self._first_loss is None:
                     self._first_loss = session.loss_so_far()
                 last = session.step == session.total
@@ -141,13 +144,15 @@ class Run:
                     saved = time.monotonic()
         return "finished"
 
-    def _probe(self, batch: tuple[Tensor, Tensor]) -> float:
-        """Measure what is due before the next step; returns the seconds it took, which are not training time."""
-        started = time.monotonic()
-        if self._monitor is not None:
-            for event, _ in self._monitor.measure(self.session.step, self.session.model, self.session.loss_fn, batch):
-                self._record(event)
-        return time.monotonic() - started
+    def _probe(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Measure what is due before the next step, which is not training time."""
+        session, due = self.session, self._monitor
+        if due is None or not any(due.due(session.step, probe) for probe in due.probes):
+            return
+        self._clock.stop()
+        for event, _ in due.measure(session.step, session.model, session.loss_fn, batch):
+            self._record(event)
+        self._clock.start()
 
     def _evaluation_is_due(self) -> bool:
         step, total, settings = self.session.step, self.session.total, self.session.settings
@@ -160,16 +165,18 @@ class Run:
 
     def _record_training(self) -> bool:
         """Record the last steps; False if the training has come apart."""
+        self._clock.stop()
         loss, accuracy = self.session.take_means()
         lr = self.session.schedule.at(self.session.step - 1)
-        self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._seconds))
+        self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._clock.seconds))
         self._last = loss, accuracy
         self._show_progress()
         return self._within_bounds(loss)
 
     def _record_evaluation(self) -> bool:
+        self._clock.stop()
         loss, accuracy = self.session.evaluate()
-        event = Evaluated(self.session.step, self._epoch(), self.session.part, loss, accuracy, self._seconds)
+        event = Evaluated(self.session.step, self._epoch(), self.session.part, loss, accuracy, self._clock.seconds)
         self._evaluations.append(event)
         self._record(event)
         self._show_progress()
@@ -181,7 +188,7 @@ class Run:
     def _show_progress(self) -> None:
         if self._show is not None:
             evaluated = self._evaluations[-1].accuracy if self._evaluations else None
-            rate = self.session.step * self.session.batch_size / max(self._seconds, 1e-9)
+            rate = self.session.step * self.session.batch_size / max(self._clock.seconds, 1e-9)
             where = self.session.step, self.session.total, self._epoch()
             self._show(Progress(*where, *self._last, self.session.part, evaluated, rate))
 
@@ -192,9 +199,10 @@ class Run:
     def _save(self) -> None:
         if self._folder is None or self._log is None:
             return
+        self._clock.stop()
         state = {
             "session": self.session.state(),
-            "seconds": self._seconds,
+            "seconds": self._clock.seconds,
             "first_loss": self._first_loss,
             "evaluations": [asdict(evaluation) for evaluation in self._evaluations],
             "log": self._log.position(),

@@ -9,12 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trimtab.bnp import BNP
+from trimtab.bnp import BNP, kernels
 from trimtab.data import Dataset, Split, batches, load
 from trimtab.networks import build
 from trimtab.norms import Norm, gamma_decay
+from trimtab.training.compiling import compiled, not_compiled, repeated
+from trimtab.training.optimizing import load_state, make_capturable, portable_state, set_rate
 from trimtab.training.schedule import Schedule
 from trimtab.training.settings import Settings
+from trimtab.training.stepping import Captured, Eager, Stepper, choose
 
 EVALUATION_BATCH = 1000
 T = TypeVar("T")
@@ -53,7 +56,7 @@ class Session:
         self.model = _network(settings, self.dataset, self.batch_size).to(device)
         self.optimizer = _optimizer(settings, self.model)
         self.bnp = self._attach() if self.method.bnp else None
-        self._forward: Callable[[Tensor], Tensor] = torch.compile(self.model) if settings.compile else self.model
+        self._forward: Callable[[Tensor], Tensor] = compiled(self.model) if settings.compile else self.model
 
         self._generator = torch.Generator().manual_seed(settings.seed)
         common = {"dataset": self.dataset, "normalize": settled(settings.normalize), "device": device}
@@ -77,29 +80,58 @@ class Session:
         self._loss_sum = torch.zeros((), device=device)
         self._correct = torch.zeros((), device=device)
         self._summed = 0
+        self._choice = choose(settings.step, device, self.total, probes=bool(settings.probe))
+        if self._captures:
+            make_capturable(self.optimizer, device)
+        self._stepper = self._new_stepper()
+
+    @property
+    def execution(self) -> str:
+        """How the steps are taken, in words."""
+        step = str(self._stepper.choice)
+        if self.settings.compile:
+            step += ", blocks compiled" if repeated(self.model) else ", compiled"
+        parts = [f"step: {step}"]
+        if self.method.bnp:
+            parts.append(f"BNP: {kernels.describe(self.device)}")
+        return "; ".join([*parts, f"precision: {self.settings.precision}"])
 
     def advance(self, batch: tuple[Tensor, Tensor] | None = None) -> None:
         """Take one step, with the batch that `next_batch` gave, and add its loss and accuracy to the sums."""
         inputs, targets = self.next_batch() if batch is None else batch
+        self._stepper(self, inputs, targets)
+        self.step += 1
+        self._summed += 1
+
+    def work(self, inputs: Tensor, targets: Tensor) -> None:
+        """A whole step on the device: all that a replay of it has to do, and nothing that Python counts."""
+        self.optimizer.zero_grad()
         with self._autocast():
             output = self._forward(inputs)
         loss = self._loss(output.float(), targets)
-        self.optimizer.zero_grad()
         self._penalized(loss).backward()
         self.optimizer.step()
-        self.step += 1
-        self._summed += 1
         self._loss_sum += loss.detach()
         if self.dataset.classes:
             self._correct += (output.detach().argmax(1) == targets).sum()
+
+    def clear(self) -> None:
+        """Let go what is left of a step."""
+        self.optimizer.zero_grad()
+        if self.bnp is not None:
+            self.bnp.discard()
+
+    def wait(self) -> None:
+        """Wait until the device has done all that was asked for."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """The batch of this step, for which the learning rate is set.
 
         An epoch that was begun before a checkpoint is drawn again and gone on with.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.at(self.step)
+        set_rate(self.optimizer, self.schedule.at(self.step))
         position = self.step % self.steps_per_epoch
         if position == 0:
             self._before_epoch = self._generator.get_state()
@@ -138,7 +170,7 @@ class Session:
         correct = torch.zeros((), device=self.device)
         count = 0
         for inputs, targets in self._held_out:
-            with self._autocast():
+            with self._autocast(), not_compiled(self.settings.compile):
                 output = self.model(inputs)
             loss += self._loss(output.float(), targets) * (len(targets) if self.dataset.classes else 1)
             count += len(targets)
@@ -154,7 +186,7 @@ class Session:
         return {
             "step": self.step,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": portable_state(self.optimizer),
             "bnp": None if self.bnp is None else self.bnp.state_dict(),
             "before_epoch": self._before_epoch,
             "order_generator": self._generator.get_state(),
@@ -165,9 +197,10 @@ class Session:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up a state."""
+        self.wait()  # a graph may still run
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_state(self.optimizer, state["optimizer"], self.device if self._captures else None)
         if self.bnp is not None:
             self.bnp.load_state_dict(state["bnp"])
         self._before_epoch = state["before_epoch"].cpu()
@@ -179,6 +212,14 @@ class Session:
         loss_sum, correct, self._summed = state["sums"]
         self._loss_sum.copy_(loss_sum)
         self._correct.copy_(correct)
+        self._stepper = self._new_stepper()  # a graph would go on with the tensors that were replaced
+
+    @property
+    def _captures(self) -> bool:
+        return self._choice.kind == "captured"
+
+    def _new_stepper(self) -> Stepper:
+        return Captured(self.device) if self._captures else Eager(self._choice)
 
     def _parts(self) -> tuple[Split, Split]:
         """What is trained on and what is evaluated."""

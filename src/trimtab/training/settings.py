@@ -70,6 +70,7 @@ class Settings:
     no_bias: Literal["second_moment", "variance"] = _told("second_moment", "BNP: what scales weights without bias")
 
     precision: Literal["fp32", "tf32", "bf16"] = _told("fp32", "fp32, tf32 or bf16")
+    step: Literal["auto", "eager", "captured"] = _told("auto", "auto, eager, or captured as a CUDA graph")
     compile: bool = _told(False, "compile the network")
     log_every: int = _told(50, "steps between two records of the training loss")
     evaluate_every: int | None = _told(None, "epochs between two evaluations")

@@ -1,0 +1,37 @@
+"""The time that training takes, without what is done in between."""
+
+import time
+from collections.abc import Callable
+
+
+class Clock:
+    """A stopwatch that can be started again.
+
+    A GPU does its work after Python has asked for it, so that the time of a step is not that between two lines of
+    Python. The clock therefore runs on over many steps, and waits for the device when it is stopped, and only then.
+
+    Attributes:
+        seconds: The time up to the last stop.
+    """
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        """Stand at 0.
+
+        Args:
+            wait: Waits until the device has done its work.
+        """
+        self.seconds = 0.0
+        self._wait = wait
+        self._started: float | None = None
+
+    def start(self) -> None:
+        """Run, if it does not."""
+        if self._started is None:
+            self._started = time.monotonic()
+
+    def stop(self) -> None:
+        """Stand, if it runs, when all that was asked for is done."""
+        if self._started is not None:
+            self._wait()
+            self.seconds += time.monotonic() - self._started
+            self._started = None
