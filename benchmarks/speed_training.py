@@ -8,7 +8,7 @@ from pathlib import Path
 
 EPOCHS, STEPS_PER_EPOCH = 160, 390
 SHORT, LONG = 2, 12
-RESNET_RUN = ("--data", "cifar10", "--network", "resnet110", "--method", "bnp+gn")
+RESNET_RUN = ("--data", "cifar10", "--network", "resnet110", "--method", "bnp+gn", "--compile")
 
 
 def wall_seconds(run: tuple[str, ...], steps: int, device: str, precision: str) -> float:

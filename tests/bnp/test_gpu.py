@@ -12,6 +12,7 @@ from torch import nn
 
 import trimtab
 from tests.bnp.helpers import batch, gradients, loss_of, small_model, statistics, train, weights
+from trimtab.bnp.deferred import EVERY
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,7 +86,7 @@ def test_steps_that_are_not_finite_are_said_without_synchronization() -> None:
             bnp.step()
             model.zero_grad()
         torch.cuda.synchronize()
-        for step in range(2):
+        for step in range(EVERY + 1):
             loss_of(model, batch(step).cuda()).backward()
             bnp.step()
             model.zero_grad()
@@ -93,7 +94,7 @@ def test_steps_that_are_not_finite_are_said_without_synchronization() -> None:
     messages = [str(w.message) for w in caught if issubclass(w.category, trimtab.TrimtabWarning)]
     assert len(messages) == 1
     assert "not finite" in messages[0]
-    assert [(layer.steps, layer.not_finite) for layer in bnp.report().layers] == [(2, 1)] * 4
+    assert [(layer.steps, layer.not_finite) for layer in bnp.report().layers] == [(EVERY + 1, 1)] * 4
 
 
 def test_a_model_that_moves() -> None:

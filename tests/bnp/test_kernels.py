@@ -47,20 +47,22 @@ def step(net: nn.Sequential, bnp: trimtab.BNP, inputs: list[torch.Tensor], spoil
     if spoilt is not None:
         grad = net[spoilt].weight.grad
         assert grad is not None
-        grad.view(-1)[grad.numel() // 2] = float("inf")
+        grad[tuple(size // 2 for size in grad.shape)] = float("inf")
     bnp.step()
 
 
 @needs_library
 @pytest.mark.usefixtures("_two_threads")
 @pytest.mark.filterwarnings("ignore::trimtab.TrimtabWarning")
-@pytest.mark.parametrize("spatial", ["channel", "site"])
+@pytest.mark.parametrize("spatial", ["channel", "site", "channels last in memory"])
 @pytest.mark.parametrize(
     "options", [{}, {"statistics": "batch"}, {"debias": True}, {"no_bias": "variance", "rho": 0.3}], ids=str
 )
 def test_steps_equal_the_plain_ones(options: dict[str, str], spatial: str) -> None:
     """Steps of one and of many samples, of two backwards, with infinite inputs and gradients."""
     fast, plain = network(), network()
+    if spatial not in ("channel", "site"):
+        fast, spatial = fast.to(memory_format=torch.channels_last), "channel"
     with (
         trimtab.BNP(fast, spatial=spatial, **options) as ours,  # type: ignore[arg-type]
         trimtab.BNP(plain, spatial=spatial, fast=False, **options) as theirs,  # type: ignore[arg-type]

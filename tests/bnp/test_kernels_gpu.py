@@ -28,13 +28,15 @@ def test_triton_is_there() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::trimtab.TrimtabWarning")
-@pytest.mark.parametrize("spatial", ["channel", "site"])
+@pytest.mark.parametrize("spatial", ["channel", "site", "channels last in memory"])
 @pytest.mark.parametrize(
     "options", [{}, {"statistics": "batch"}, {"debias": True}, {"no_bias": "variance", "rho": 0.3}], ids=str
 )
 def test_steps_equal_the_plain_ones(options: dict[str, str], spatial: str) -> None:
     """Each size comes thrice, since the kernels are not used the first time."""
     fast, plain = network().cuda(), network().cuda()
+    if spatial not in ("channel", "site"):
+        fast, spatial = fast.to(memory_format=torch.channels_last), "channel"
     with (
         trimtab.BNP(fast, spatial=spatial, **options) as ours,  # type: ignore[arg-type]
         trimtab.BNP(plain, spatial=spatial, fast=False, **options) as theirs,  # type: ignore[arg-type]

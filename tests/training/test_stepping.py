@@ -552,11 +552,11 @@ class TestMoreOnAGPU:
     def test_compiled_and_captured(self, network: str) -> None:
         told = {"network": network, "method": "bnp+gn", "stem": "cifar"}
         torch.compiler.reset()
-        ours = advance(session(CUDA, step="captured", compile=True, **told), 12)
+        ours = advance(session(CUDA, step="captured", compile=True, **told), 8)
         assert isinstance(ours._stepper, stepping.Captured)
         assert ours._stepper._graph is not None
-        theirs = advance(session(CUDA, step="eager", **told), 12)
-        assert_close(ours, theirs, 0.02)
+        theirs = advance(session(CUDA, step="eager", **told), 8)
+        assert_close(ours, theirs, 0.05)
         assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=0.05, abs=0.05)
         torch.compiler.reset()
 

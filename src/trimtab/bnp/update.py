@@ -30,7 +30,8 @@ class Update:
         shape: The shape of that view.
         by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
         kernel: What is to do it, as far as this does not change from step to step; `kernels` decides.
-        row: For the kernels, what does not change from step to step.
+        row: For the kernels, what does not change from step to step,
+        sites_last: unless the weights of an output come in another order: site by site or, as here, input by input.
         numel: The number of weights.
     """
 
@@ -45,6 +46,7 @@ class Update:
     by_output: bool
     kernel: str | None = None
     row: bytes = b""
+    sites_last: bool = True
     numel: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,9 @@ class Session:
         _set_precision(settings, device)
         torch.manual_seed(settings.seed)
         self.model = _network(settings, self.dataset, self.batch_size).to(device)
+        self._layout = _layout(settings, device, self.model)
+        if self._layout is torch.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = _optimizer(settings, self.model)
         self.bnp = self._attach() if self.method.bnp else None
         self._forward: Callable[[Tensor], Tensor] = compiled(self.model) if settings.compile else self.model
@@ -91,6 +94,8 @@ class Session:
         step = str(self._stepper.choice)
         if self.settings.compile:
             step += ", blocks compiled" if repeated(self.model) else ", compiled"
+        if self._layout is torch.channels_last:
+            step += ", channels last"
         parts = [f"step: {step}"]
         if self.method.bnp:
             parts.append(f"BNP: {kernels.describe(self.device)}")
@@ -140,7 +145,8 @@ class Session:
             self._generator.set_state(self._before_epoch)
             self._epoch = self._train.epoch(self._train.plan(), position)
         assert self._epoch is not None
-        return next(self._epoch)
+        inputs, targets = next(self._epoch)
+        return inputs.contiguous(memory_format=self._layout), targets
 
     def loss_fn(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """What a step differentiates, for probes."""
@@ -337,6 +343,16 @@ def _schedule(settings: Settings, total: int, steps_per_epoch: int) -> Schedule:
         warmup_from=settled(settings.warmup_from),
         warmup_linear=settled(settings.warmup_linear),
     )
+
+
+def _layout(settings: Settings, device: torch.device, model: nn.Module) -> torch.memory_format:
+    """The order of images in memory: channels last where convolutions are faster so and no other layer is slower.
+
+    That is in bfloat16 on a GPU, with the layers in between compiled: as it is, group normalization turns images back.
+    """
+    fits = device.type == "cuda" and settings.precision == "bf16" and settings.compile
+    images = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return torch.channels_last if fits and images else torch.contiguous_format
 
 
 def _set_precision(settings: Settings, device: torch.device) -> None:

@@ -20,7 +20,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* To be changed with the functions below, so that native.py does not call a library that was built from another source. */
-int64_t trimtab_version(void) { return 1; }
+int64_t trimtab_version(void) { return 2; }
 
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
@@ -50,7 +50,8 @@ static void share(void (*work)(void *, int64_t), void *data, int64_t parts, para
 }
 
 /* What a step does to one layer. The gradient of the weight is laid out as (groups, outputs, inputs, sites), without
- * gaps; statistics are (groups, inputs, sites), or (groups, inputs) where `shared`. */
+ * gaps; statistics are (groups, inputs, sites). If `shared` is not 0 they are (groups, inputs), and if it is 2 the
+ * gradient is (groups, outputs, sites, inputs). */
 typedef struct {
     void *weight, *bias; /* gradients; the bias may be NULL */
     const void *batch_mean, *batch_variance;

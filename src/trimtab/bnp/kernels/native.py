@@ -14,7 +14,7 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
 LIBRARY = Path(__file__).with_name("_native.so")
-VERSION = 1  # trimtab_version in native.c
+VERSION = 2  # trimtab_version in native.c
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
 _OPTIONS = struct.Struct("3d4q")  # `Options`
 

@@ -250,11 +250,13 @@ FOR_EACH_CPU static void NAME(prepare)(NAME(Work) *work, const Options *options)
         for (int64_t j = 0; j < of_group; j++) variance[j] = 1 / (q2 * (variance[j] + added));
     }
     /* One statistic for all sites of an input is written out for each of them, from behind. */
-    if (layer->shared && layer->sites > 1)
-        for (int64_t j = columns - 1; j >= 0; j--)
-            for (int64_t site = layer->sites - 1; site >= 0; site--) {
-                use_mean[j * layer->sites + site] = use_mean[j];
-                use_variance[j * layer->sites + site] = use_variance[j];
+    int64_t sites = layer->sites, inputs = layer->inputs;
+    if (layer->shared && sites > 1)
+        for (int64_t g = layer->groups - 1; g >= 0; g--)
+            for (int64_t j = inputs * sites - 1; j >= 0; j--) {
+                int64_t to = g * inputs * sites + j, from = g * inputs + (layer->shared == 2 ? j % inputs : j / sites);
+                use_mean[to] = use_mean[from];
+                use_variance[to] = use_variance[from];
             }
 }
 

@@ -2,6 +2,7 @@
 
 import struct
 
+import torch
 from torch import Tensor
 
 from trimtab.bnp.kernels.found import KernelMoments, SummedMoments
@@ -12,6 +13,8 @@ _MOVING = struct.Struct("4P")
 _STAYING = struct.Struct("5P6qd")
 # In the place of `single`: the step is given sums instead of moments, and q² is computed from them (on a GPU only).
 SUMS = 2
+# In the place of `shared`: they share their statistics, and the weights of an output come site by site.
+SITES_FIRST = 2
 
 
 def shares(update: Update) -> bool:
@@ -23,10 +26,15 @@ def shares(update: Update) -> bool:
 def packed(update: Update) -> bytes:
     """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
     weight, bias, batch = update.weight, update.bias, update.batch
-    if type(weight) is not Tensor or weight.numel() != update.numel or not weight.is_contiguous():
+    if type(weight) is not Tensor or weight.numel() != update.numel:
         return b""
     if bias is not None and (bias.numel() != update.shape[0] * update.shape[1] or not bias.is_contiguous()):
         return b""
+    sites_last = weight.is_contiguous()
+    if not sites_last and not (_channels_last(weight) and shares(update)):
+        return b""
+    if sites_last != update.sites_last:
+        update.sites_last, update.row = sites_last, b""
     mean = variance = 0
     if type(batch) is KernelMoments:
         mean = batch.address()
@@ -48,7 +56,12 @@ def _staying(update: Update) -> bytes:
     return _STAYING.pack(
         *[tensor.data_ptr() for tensor in tensors],
         *update.shape,
-        shares(update),
+        (1 if update.sites_last else SITES_FIRST) if shares(update) else 0,
         SUMS if summed else update.batch.count == 1,
         0.0 if summed else update.q2,
     )
+
+
+def _channels_last(weight: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return weight.ndim in formats and weight.is_contiguous(memory_format=formats[weight.ndim])

@@ -259,10 +259,10 @@ def transform(table, work, scratch, flags, alarm, step, DEBIAS: tl.constexpr, FO
     per_group = tl.load(row + 11).to(tl.int32)
     sites = tl.load(row + 12).to(tl.int32)
     width = per_group * sites
-    sharing = sites
-    if tl.load(row + 13) == 0:
+    inputs = per_group
+    shared = tl.load(row + 13)
+    if shared == 0:
         per_group = width
-        sharing = 1
     q2 = _q2(row)
     columns = groups * per_group
     mean = scratch + first + 2 * columns + output // outputs * per_group
@@ -275,9 +275,10 @@ def transform(table, work, scratch, flags, alarm, step, DEBIAS: tl.constexpr, FO
     for begin in range(0, width, WEIGHTS):
         at = begin + tl.arange(0, WEIGHTS)
         inside = at < width
-        m = tl.where(has_bias, tl.load(mean + at // sharing, mask=inside, other=0.0), 0.0)
+        column = tl.where(shared == 0, at, tl.where(shared == 1, at // sites, at % inputs))
+        m = tl.where(has_bias, tl.load(mean + column, mask=inside, other=0.0), 0.0)
         w = tl.load(weight + at, mask=inside, other=0.0) - m * b
-        w = w * tl.load(scale + at // sharing, mask=inside, other=0.0)
+        w = w * tl.load(scale + column, mask=inside, other=0.0)
         tl.store(weight + at, w, mask=inside)
         sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
     sums = tl.sum(sums)
