@@ -1,6 +1,8 @@
 """Builds the CPU kernels into the wheel, if there is a C compiler; without them trimtab is slower, nothing else."""
 
+import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,6 @@ class KernelBuild(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; a wheel with a library in it is for this platform only, but for any Python."""
         library = Path(self.root) / KERNELS / "_native.so"
-        library.unlink(missing_ok=True)
         problem = build(Path(self.root) / KERNELS / "native.c", library)
         if problem is None:
             build_data["pure_python"] = False
@@ -38,14 +39,16 @@ def build(source: Path, library: Path) -> str | None:
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
     if compiler is None:
         return "there is no C compiler (cc, gcc or clang)."
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:  # nothing half-written is left behind
-        made = Path(folder) / library.name
-        command = [*compiler.split(), *FLAGS, str(source), "-o", str(made), "-lm"]
-        try:
+    try:
+        library.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:  # nothing half-written is left behind
+            made = Path(folder) / library.name
+            command = [*shlex.split(compiler), *FLAGS, str(source), "-o", str(made), "-lm"]
             subprocess.run(command, check=True, capture_output=True, text=True)
-        except OSError as error:
-            return f"{compiler} could not be run ({error})."
-        except subprocess.CalledProcessError as error:
-            return f"{compiler} failed ({error.stderr.strip().splitlines()[:1]})."
-        made.replace(library)
+            ctypes.CDLL(str(made)).trimtab_version()
+            made.replace(library)
+    except subprocess.CalledProcessError as error:
+        return f"{compiler} failed ({error.stderr.strip()[:200]})."
+    except (OSError, AttributeError, ValueError) as error:
+        return f"{error}."
     return None

@@ -1,13 +1,18 @@
 """The compiled kernels against the plain way, of which the oracle is the judge."""
 
+import copy
+import runpy
 import subprocess
 import sys
+import types
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import trimtab
 from tests.bnp.helpers import gradients, statistics
@@ -158,6 +163,126 @@ def test_autograd_sees_that_gradients_were_changed() -> None:
         bnp.step()
         assert layer.weight.grad._version > versions[0]
         assert layer.bias.grad._version > versions[1]
+
+
+def two_linears() -> tuple[nn.Linear, nn.Linear]:
+    torch.manual_seed(0)
+    layer = nn.Linear(300, 4)
+    return layer, copy.deepcopy(layer)
+
+
+def backward(layer: nn.Module, x: torch.Tensor) -> None:
+    layer.zero_grad()
+    layer(x).float().square().mean().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_that_is_converted_between_backward_and_step(dtype: torch.dtype) -> None:
+    """The second step could take the first one's way to the kernel, with numbers of another size."""
+    pair = two_linears()
+    for layer, fast in zip(pair, (True, False), strict=True):
+        with trimtab.BNP(layer, fast=fast) as bnp:
+            for _ in range(3):
+                backward(layer.float(), torch.ones(8, 300))
+                bnp.step()
+                backward(layer, torch.ones(8, 300))
+                layer.to(dtype)
+                bnp.step()
+    torch.testing.assert_close(gradients(pair[0]), gradients(pair[1]))
+
+
+def test_a_bias_of_another_type_that_comes_later() -> None:
+    pair = two_linears()
+    for layer, fast in zip(pair, (True, False), strict=True):
+        layer.bias.data = layer.bias.data.bfloat16()
+        with trimtab.BNP(layer, fast=fast) as bnp:
+            for without in (True, False, False):
+                with torch.autocast("cpu", torch.bfloat16):
+                    backward(layer, torch.ones(8, 300))
+                if without:
+                    layer.bias.grad = None
+                bnp.step()
+    torch.testing.assert_close(gradients(pair[0]), gradients(pair[1]))
+
+
+def test_a_weight_that_gets_another_shape() -> None:
+    """Inputs and outputs are as before, so nothing else tells."""
+    results = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        layer = nn.Conv2d(4, 8, 3, padding=1)
+        with trimtab.BNP(layer, fast=fast) as bnp:
+            for _ in range(2):
+                backward(layer, torch.ones(2, 4, 6, 6))
+                bnp.step()
+            layer.zero_grad()
+            layer.weight.data = torch.ones(8, 4, 5, 5)
+            layer.padding, layer.kernel_size = (2, 2), (5, 5)
+            backward(layer, torch.ones(2, 4, 6, 6))
+            bnp.step()
+        results.append(gradients(layer))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_inputs_without_memory() -> None:
+    layer = nn.Linear(6, 4)
+    with trimtab.BNP(layer) as bnp:
+        for known in (False, True):  # before and after an input of this shape was seen
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                layer(torch.randn(8, 6))
+            layer(torch._efficientzerotensor((8, 6)))
+            layer(torch.randn(8, 6).to_sparse_csr())
+            negative = torch._neg_view(torch.full((8, 6), 3.0))
+            backward(layer, negative)
+            assert bnp.state_dict()["layers"][""]["pending"]["mean"].tolist() == [-3.0] * 6, known
+            backward(layer, torch.randn(8, 6))
+            bnp.step()
+        layer(torch.randn(8, 6)).sum().backward()
+        layer.weight.grad = torch._efficientzerotensor((4, 6))
+        with pytest.raises(RuntimeError, match="ZeroTensors are immutable"):
+            bnp.step()
+
+
+def test_nothing_holds_a_gradient_after_the_step() -> None:
+    layer = nn.Linear(6, 4)
+    with trimtab.BNP(layer) as bnp:
+        for _ in range(3):
+            backward(layer, torch.randn(8, 6))
+            bnp.step()
+            assert layer.weight.grad is not None
+            held = weakref.ref(layer.weight.grad)
+            layer.zero_grad()
+            assert held() is None
+
+
+def test_what_waits_does_not_grow_without_end() -> None:
+    """Inputs whose backward never comes, of a part of the model."""
+    computed: list[int] = []
+    room = kernels.Kernels(Options())
+    room._workshop = type("Workshop", (), {"compute": lambda self, waiting: computed.append(len(waiting))})()
+    x = torch.randn(2, 3)
+    recipe = kernels.Recipe(x, -1, (2, 3, 1), torch.float32)
+    for _ in range(200):
+        moments = recipe.moments(x)
+        assert moments is not None
+        room.let_wait(moments)
+        assert len(room.waiting) <= room.most
+    assert sum(computed) + len(room.waiting) == 200
+
+
+@pytest.mark.parametrize("cc", ["true", "gcc -E", "nonsense", "false", "gcc '"])
+def test_a_compiler_that_compiles_nothing(cc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "hatchling.builders.hooks.plugin.interface"  # which is there when a wheel is built, and only then
+    interface = types.ModuleType(name)
+    interface.BuildHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, interface)
+    for end in ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"):
+        monkeypatch.setitem(sys.modules, end, types.ModuleType(end))
+    build = runpy.run_path("hatch_build.py")["build"]
+    monkeypatch.setenv("CC", cc)
+    assert build(Path("src/trimtab/bnp/kernels/native.c"), tmp_path / "_native.so").endswith(".")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_library_all_works(tmp_path: Path) -> None:

@@ -10,7 +10,18 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import trimtab
-from tests.bnp.helpers import assert_identical, batch, loss_of, pending_rows, small_model, statistics, train, weights
+from tests.bnp.helpers import (
+    assert_identical,
+    assert_same,
+    batch,
+    gradients,
+    loss_of,
+    pending_rows,
+    small_model,
+    statistics,
+    train,
+    weights,
+)
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
@@ -239,4 +250,41 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(model: Any,
 def test_a_state_that_is_none(state: Any, message: str) -> None:
     bnp = trimtab.BNP(nn.Linear(2, 2))
     with pytest.raises(ValueError, match=message):
+        bnp.load_state_dict(state)
+
+
+def test_averages_in_another_order_of_memory() -> None:
+    """What kernels write to is dense, however the state was."""
+    results = []
+    for permuted in (False, True):
+        model = small_model()
+        bnp = trimtab.BNP(model, spatial="site")
+        loss_of(model, batch(0)).backward()
+        bnp.step()
+        state = bnp.state_dict()
+        if permuted:
+            for entry in state["layers"].values():
+                for name in ("mean", "variance"):
+                    value = entry["running"][name]
+                    order = list(reversed(range(value.ndim)))
+                    entry["running"][name] = value.permute(order).contiguous().permute(order)
+        bnp.load_state_dict(state)
+        model.zero_grad()
+        loss_of(model, batch(1)).backward()
+        bnp.step()
+        results.append(gradients(model))
+        bnp.detach()
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("name", ["variance", "steps", "weight"])
+def test_averages_of_another_shape_are_refused(name: str) -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model, spatial="site")
+    loss_of(model, batch(0)).backward()
+    bnp.step()
+    state = bnp.state_dict()
+    running = state["layers"]["0"]["running"]
+    running[name] = running[name].flatten()[:2] if name == "variance" else running[name].expand(3)
+    with pytest.raises(ValueError, match="state of layer '0' is"):
         bnp.load_state_dict(state)

@@ -82,9 +82,9 @@ class Observer:
         # How rows were got the last time, for an output of which shape, and with how many samples and outputs.
         self._recipe: Recipe | None = None
         self._recipe_is_for: tuple[torch.Size, Number, Number] = (torch.Size(), 0, 0)
-        # What the last step was about, if it can be used again; for rows of which recipe, and for which bias.
+        # What the last step was about, if it can be used again; for rows of which recipe, for which bias and shape.
         self._update: Update | None = None
-        self._update_is_for: tuple[Recipe | None, nn.Parameter | None] = (None, None)
+        self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = (None, None, torch.Size())
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._asked = -1  # the backward at whose begin that was last compared
         self._watched: nn.Parameter | None = None
@@ -152,6 +152,7 @@ class Observer:
             and type(batch) is KernelMoments
             and batch.recipe is self._update_is_for[0]
             and bias is self._update_is_for[1]
+            and grad.shape == self._update_is_for[2]
             and self.running is last.running
         ):
             last.weight, last.batch = grad, batch
@@ -171,7 +172,7 @@ class Observer:
             by_output=self.kind.units is output_first,
         )
         if self._recipe is not None and type(batch) is KernelMoments:
-            self._update, self._update_is_for = update, (batch.recipe, bias)
+            self._update, self._update_is_for = update, (batch.recipe, bias, grad.shape)
         return update
 
     def _check(self, batch: Moments) -> None:
@@ -268,6 +269,7 @@ class Observer:
             module._parameters.get("weight") is not weight
             or not (weight.requires_grad and output.requires_grad)
             or type(x) is not Tensor
+            or x.layout is not torch.strided
             or x.shape != recipe.shape
             or output.shape != self._recipe_is_for[0]
             or x.dtype is not recipe.dtype
@@ -281,7 +283,7 @@ class Observer:
         if moments is None:
             return None
         if recipe.waits:
-            self._kernels.waiting.append(moments)
+            self._kernels.let_wait(moments)
         return Rows(moments, self._recipe_is_for[1], self._recipe_is_for[2])
 
     def _rows(self, module: nn.Module, x: Tensor, y: Tensor) -> Rows | None:
@@ -290,7 +292,7 @@ class Observer:
         found = rows.moments
         if type(found) is KernelMoments:
             if found.x is not None:
-                self._kernels.waiting.append(found)
+                self._kernels.let_wait(found)
             if self.kind.by_shape:
                 self._recipe, self._recipe_is_for = found.recipe, (y.shape, rows.samples, rows.outputs)
         elif found.count == 0:

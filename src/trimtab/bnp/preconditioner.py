@@ -209,6 +209,8 @@ class BNP:
                     if alone and not isinstance(update.batch.count, Tensor) and update.batch.count == 1:
                         self._say_single_row(observer)
         flags = self._kernels.precondition(updates, fold)
+        for update in updates:
+            update.let_go()
         self._discard()
         _say_unheard(unheard)
         if fold:

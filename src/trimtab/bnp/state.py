@@ -66,9 +66,12 @@ def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAv
         if (averages := saved["running"]) is not None:
             mean, variance = (_columns(observer, averages[name]) for name in ("mean", "variance"))
             running = RunningAverage(mean, debias=observer.options.debias)
-            running.mean, running.variance = mean, variance
-            for name in ("weight", "steps", "skipped"):
-                setattr(running, name, averages[name].to(mean.device, copy=True))
+            # Into what is there, so that all is of the type and as dense in memory as it has to be.
+            for name, value in {**averages, "mean": mean, "variance": variance}.items():
+                ours = running.tensors()[name]
+                if value.shape != ours.shape:
+                    raise TypeError(f"{name} is of shape {tuple(value.shape)} and not {tuple(ours.shape)}")
+                ours.copy_(value)
         if (rows := saved["pending"]) is not None:
             moments = Moments(int(rows["count"]), *(_columns(observer, rows[name]) for name in ("mean", "variance")))
             pending = Rows(moments, int(rows["samples"]), int(rows["outputs"]), int(rows["zeros"]))

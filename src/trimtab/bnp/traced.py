@@ -138,6 +138,8 @@ class LayerHook(ModuleHook):
         if not torch.compiler.is_dynamo_compiling():
             self.function(module, args, kwargs, output)
             return None
+        if torch.compiler.is_exporting():
+            return None
         token = self.tally.token
         if token is not None and isinstance(output, Tensor):
             seen = observable(module, args, kwargs, output)

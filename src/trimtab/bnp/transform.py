@@ -67,7 +67,7 @@ def _times(weight: Tensor, mean: Tensor) -> Tensor:
     """Each output's weights times μ, summed, as (groups, outputs, 1, 1)."""
     groups, outputs, inputs, sites = weight.shape
     if groups == 1 and weight.is_cpu and weight.is_contiguous():  # without memory for the products
-        column = mean.expand(1, 1, inputs, sites).reshape(-1)
+        column = mean.expand(1, 1, inputs, sites).reshape(-1).to(weight.dtype)
         return (weight.view(outputs, -1) @ column).view(1, outputs, 1, 1)
     return (mean * weight).sum(_INPUTS_AND_SITES, keepdim=True)
 

@@ -53,6 +53,10 @@ class Update:
         """Count."""
         self.numel = math.prod(self.shape)
 
+    def let_go(self) -> None:
+        """Hold no gradients and no rows any longer, when the step is done."""
+        del self.weight, self.bias, self.batch
+
     @property
     def q2(self) -> float | Tensor:
         """q²."""

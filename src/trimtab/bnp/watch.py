@@ -134,6 +134,7 @@ class Watch:
             for observer in observers.values():
                 observer.start()
         self.observers = observers
+        self._kernels.most = max(64, 2 * len(observers))
         kinds = ("_modules", "_parameters")
         self._contents = {kind: [module.__dict__[kind] for module in self.model.modules()] for kind in kinds}
         self._children = self._identities("_modules")

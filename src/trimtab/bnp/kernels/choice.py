@@ -52,7 +52,14 @@ def _recipe(x: Tensor, column: int, kept: bool) -> Recipe | None:
         return None
     if x.is_cpu:
         return native.recipe(x, column)
-    if kept and x.is_cuda and (gpu := _gpu()) is not None and x.dtype in gpu.TYPES:
+    if (
+        kept
+        and type(x) is Tensor
+        and x.is_cuda
+        and not x.is_neg()
+        and (gpu := _gpu()) is not None
+        and x.dtype in gpu.TYPES
+    ):
         laid_out = layout(x, column)
         if laid_out is not None:
             return Recipe(x, column, laid_out, torch.float32)
@@ -78,13 +85,21 @@ class Kernels:
 
     Attributes:
         waiting: What is to be computed by the next `compute`.
+        most: How many may wait; what waits keeps an input in memory, also if no backward comes.
     """
 
     def __init__(self, options: Options) -> None:
         """Nothing waits."""
         self._options = options
         self.waiting: list[KernelMoments] = []
+        self.most = 64
         self._workshop: Any = None
+
+    def let_wait(self, moments: KernelMoments) -> None:
+        """Compute these with the next `compute`, which is now if many wait."""
+        self.waiting.append(moments)
+        if len(self.waiting) > self.most:
+            self.compute()
 
     def compute(self) -> None:
         """Compute all that waits."""

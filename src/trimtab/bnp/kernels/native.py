@@ -81,11 +81,12 @@ class NativeRecipe(Recipe):
     def moments(self, x: Tensor) -> KernelMoments | None:
         """The moments of an input of this kind; None if they cannot be had."""
         try:
-            address = x.data_ptr()
+            address, found = x.data_ptr(), x.new_empty(self._numbers)
+            mean = found.data_ptr()
         except RuntimeError:  # no memory of its own, as under torch.func
             return None
-        found = x.new_empty(self._numbers)
-        mean = found.data_ptr()
+        if not address or not mean or type(found) is not Tensor or x.is_neg():  # nor here, or not with these numbers
+            return None
         kernel = _FUNCTIONS[self.dtype][self._which]
         failed = kernel(address, *self._sizes, mean, mean + self.between, _PARALLEL, get_num_threads())
         return None if failed else KernelMoments(self, None, found)
@@ -93,7 +94,7 @@ class NativeRecipe(Recipe):
 
 def recipe(x: Tensor, column: int) -> Recipe | None:
     """How to get the moments of inputs like this, or None where this is not for the kernel."""
-    if x.dtype not in _FUNCTIONS or not x.is_cpu:
+    if type(x) is not Tensor or x.dtype not in _FUNCTIONS or not x.is_cpu:
         return None
     laid_out = layout(x, column)
     return None if laid_out is None else NativeRecipe(x, column, laid_out)

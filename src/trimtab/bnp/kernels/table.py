@@ -25,10 +25,10 @@ def shares(update: Update) -> bool:
 
 def packed(update: Update) -> bytes:
     """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
-    weight, bias, batch = update.weight, update.bias, update.batch
-    if type(weight) is not Tensor or weight.numel() != update.numel:
+    weight, bias, batch, averages = update.weight, update.bias, update.batch, update.running.mean
+    if batch.dtype is not averages.dtype or not _is_like(weight, averages, update.numel):
         return b""
-    if bias is not None and (bias.numel() != update.shape[0] * update.shape[1] or not bias.is_contiguous()):
+    if bias is not None and not (_is_like(bias, averages, update.shape[0] * update.shape[1]) and bias.is_contiguous()):
         return b""
     sites_last = weight.is_contiguous()
     if not sites_last and not (_channels_last(weight) and shares(update)):
@@ -59,6 +59,18 @@ def _staying(update: Update) -> bytes:
         (1 if update.sites_last else SITES_FIRST) if shares(update) else 0,
         SUMS if summed else update.batch.count == 1,
         0.0 if summed else update.q2,
+    )
+
+
+def _is_like(grad: Tensor, averages: Tensor, numel: int) -> bool:
+    """Whether a gradient has memory of its own, where the averages are, of so many numbers of their type."""
+    return (
+        type(grad) is Tensor
+        and grad.numel() == numel
+        and grad.dtype is averages.dtype
+        and grad.device == averages.device
+        and not grad.is_neg()
+        and grad.data_ptr() != 0
     )
 
 
