@@ -203,8 +203,13 @@ class RunningAverage:
             if self.debias:
                 # Not copy_: torch.compile loses what is written in place to a float64 without dimensions.
                 self.weight[...] = either(accept, weight, self.weight)
-        self.steps += accept
-        self.skipped += ~accept if isinstance(accept, Tensor) else not accept
+        if isinstance(accept, Tensor):
+            self.steps += accept
+            self.skipped += ~accept
+        elif accept:
+            self.steps += 1
+        else:
+            self.skipped += 1
 
     def clone(self) -> "RunningAverage":
         """Averages of the same values that go their own way."""
@@ -253,5 +258,6 @@ def all_finite(x: Tensor) -> bool | Tensor:
 
     A boolean; where asking for it would wait for a device, or end a graph that is compiled, a tensor of one.
     """
-    finite = (x * 0).sum() == 0
-    return finite if not x.is_cpu or torch.compiler.is_compiling() else bool(finite)
+    if not x.is_cpu or torch.compiler.is_compiling():
+        return (x * 0).sum() == 0
+    return math.isfinite(x.sum().item()) or bool((x * 0).sum() == 0)  # the sum of finite numbers may be infinite

@@ -37,7 +37,7 @@ def squared_norm(fan_in: int, samples: int | Tensor, outputs: int | Tensor) -> f
 
 def regularized(variance: Tensor, eps1: float, eps2: float) -> Tensor:
     """σ̃² = σ² + ε₁ max(σ²) + ε₂, the maximum taken within each group (Algorithm 2, step 3)."""
-    return variance + eps1 * variance.amax(_ALL_OF_A_GROUP, keepdim=True) + eps2
+    return variance.add(variance.amax(_ALL_OF_A_GROUP, keepdim=True), alpha=eps1).add_(eps2)
 
 
 def second_moment(mean: Tensor, variance: Tensor) -> Tensor:
