@@ -47,7 +47,7 @@ class Group:
                 "torch": torch.__version__,
                 "threads": torch.get_num_threads(),
                 "precision": told.precision,
-                "kernels": kernels.describe(),
+                "kernels": kernels.describe(device),
             },
             "ratios": [],
             "steps": [],

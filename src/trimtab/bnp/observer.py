@@ -101,9 +101,9 @@ class Observer:
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        if bias is None or not bias.requires_grad or not is_parameter(bias):
+        if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
-        return bias if parameters is None or id(bias) in parameters else None
+        return bias if type(bias) is nn.Parameter or isinstance(bias, nn.Parameter) else None
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -140,12 +140,16 @@ class Observer:
         Raises:
             ValueError: If its running averages are for other inputs.
         """
-        rows = self._accumulated.rows
-        if rows is None or not self._tally.empty:
+        rows, token = self._accumulated.rows, self._tally.token
+        if rows is None or (token is not None and token.grad is not None):
             rows = self.pending
             if rows is None:
                 return None
-        bias = self.trained_bias(parameters)
+        bias = self.module._parameters.get("bias")
+        if bias is not None and (
+            bias is not self._update_is_for[1] or parameters is not None or not bias.requires_grad
+        ):
+            bias = self.trained_bias(parameters)
         batch, last = rows.moments, self._update
         if (
             last is not None
@@ -200,7 +204,9 @@ class Observer:
             if pool.rows is not None:
                 pool.hold(None)
         self._gradient_held = None
-        self._tally.forget()
+        token = self._tally.token
+        if token is not None:
+            token.grad = None
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
@@ -324,7 +330,8 @@ class Observer:
         if self._computed:
             self._settle()
         self._computed = self._reached.pop(_current_backward(), {})
-        if self._accumulated.rows is not None or not self._tally.empty:
+        token = self._tally.token
+        if self._accumulated.rows is not None or (token is not None and token.grad is not None):
             self._forget_what_was_dropped()
 
     def _token_reached(self, sums: Tensor) -> None:

@@ -91,6 +91,7 @@ class Kernels:
     def __init__(self, options: Options) -> None:
         """Nothing waits."""
         self._options = options
+        self._told = {fold: native.told(options, fold) for fold in (False, True)}
         self.waiting: list[KernelMoments] = []
         self.most = 64
         self._workshop: Any = None
@@ -140,7 +141,7 @@ class Kernels:
             if update.bias is not None:
                 changed.append(update.bias)
         flags: list[Tensor] = []
-        if on_cpu and native.precondition(on_cpu, options, fold):
+        if on_cpu and native.precondition(on_cpu, self._told[fold]):
             flags.append(torch.ones((), dtype=torch.bool))
         for device, group in on_gpu.items():
             flag = self._on_gpu().precondition(device, group, options, fold)

@@ -2,7 +2,6 @@
 
 import ctypes
 import struct
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,7 @@ def takes(update: Update) -> bool:
     )
 
 
-@cache
-def _told(options: Options, fold: bool) -> bytes:
+def told(options: Options, fold: bool) -> bytes:
     """`Options` in native.c."""
     return _OPTIONS.pack(
         options.rho,
@@ -127,13 +125,17 @@ def _told(options: Options, fold: bool) -> bytes:
     )
 
 
-def precondition(rows: dict[torch.dtype, list[bytes]], options: Options, fold: bool) -> int:
+def precondition(rows: dict[torch.dtype, list[bytes]], told: bytes) -> int:
     """The step of layers that the kernel takes, by their rows in its table and the type of their numbers.
+
+    Args:
+        rows: As `table.packed` gives them.
+        told: As `told` gives it.
 
     Returns:
         How many had something that is not finite.
     """
-    told, not_finite = _told(options, fold), 0
+    not_finite = 0
     for dtype, layers in rows.items():
         result = _FUNCTIONS[dtype][2](b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
         if result < 0:

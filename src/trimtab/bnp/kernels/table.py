@@ -26,9 +26,26 @@ def shares(update: Update) -> bool:
 def packed(update: Update) -> bytes:
     """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
     weight, bias, batch, averages = update.weight, update.bias, update.batch, update.running.mean
-    if batch.dtype is not averages.dtype or not _is_like(weight, averages, update.numel):
+    dtype, at = averages.dtype, weight.data_ptr()
+    if (
+        type(weight) is not Tensor
+        or not at  # it has no memory of its own
+        or weight.numel() != update.numel
+        or weight.dtype is not dtype
+        or batch.dtype is not dtype
+        or weight.device != averages.device
+        or weight.is_neg()
+    ):
         return b""
-    if bias is not None and not (_is_like(bias, averages, update.shape[0] * update.shape[1]) and bias.is_contiguous()):
+    if bias is not None and not (
+        type(bias) is Tensor
+        and bias.numel() == update.shape[0] * update.shape[1]
+        and bias.dtype is dtype
+        and bias.device == averages.device
+        and bias.is_contiguous()
+        and not bias.is_neg()
+        and bias.data_ptr()
+    ):
         return b""
     sites_last = weight.is_contiguous()
     if not sites_last and not (_channels_last(weight) and shares(update)):
@@ -47,7 +64,7 @@ def packed(update: Update) -> bytes:
         mean, variance = batch.mean.data_ptr(), batch.variance.data_ptr()
     if not update.row:
         update.row = _staying(update)
-    return _MOVING.pack(weight.data_ptr(), 0 if bias is None else bias.data_ptr(), mean, variance) + update.row
+    return _MOVING.pack(at, 0 if bias is None else bias.data_ptr(), mean, variance) + update.row
 
 
 def _staying(update: Update) -> bytes:
@@ -59,18 +76,6 @@ def _staying(update: Update) -> bytes:
         (1 if update.sites_last else SITES_FIRST) if shares(update) else 0,
         SUMS if summed else update.batch.count == 1,
         0.0 if summed else update.q2,
-    )
-
-
-def _is_like(grad: Tensor, averages: Tensor, numel: int) -> bool:
-    """Whether a gradient has memory of its own, where the averages are, of so many numbers of their type."""
-    return (
-        type(grad) is Tensor
-        and grad.numel() == numel
-        and grad.dtype is averages.dtype
-        and grad.device == averages.device
-        and not grad.is_neg()
-        and grad.data_ptr() != 0
     )
 
 
