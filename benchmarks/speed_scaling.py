@@ -128,8 +128,8 @@ def _panel(axes: Any, points: list[dict[str, Any]], over: str, start: str, slope
 
     added = [point for point in points if point["added_ms"]["value"] > 0]  # the table has the others
     xs, values = [point[over] for point in added], [point["added_ms"]["value"] for point in added]
-    bars = [
-        [value - max(point["added_ms"]["low"], 1e-6) for value, point in zip(values, added, strict=True)],
+    bars = [  # not to below a tenth, where a logarithmic axis would show nothing else
+        [value - max(point["added_ms"]["low"], value / 10) for value, point in zip(values, added, strict=True)],
         [point["added_ms"]["high"] - value for value, point in zip(values, added, strict=True)],
     ]
     axes.errorbar(xs, values, bars, c="#D55E00", marker="s", capsize=2, label=label("added by BNP", "added"))
