@@ -1,6 +1,7 @@
 """The compiled kernels against the plain way, of which the oracle is the judge."""
 
 import copy
+import pickle
 import runpy
 import subprocess
 import sys
@@ -242,6 +243,31 @@ def test_inputs_without_memory() -> None:
         layer.weight.grad = torch._efficientzerotensor((4, 6))
         with pytest.raises(RuntimeError, match="ZeroTensors are immutable"):
             bnp.step()
+
+
+def test_a_copy_knows_no_addresses() -> None:
+    """A BNP that is copied with its model in the middle of training goes on as the original does."""
+    layer = nn.Linear(6, 4)
+    layer.bnp = trimtab.BNP(layer)
+    x = torch.randn(8, 6)
+    for _ in range(3):
+        backward(layer, x)
+        layer.bnp.step()
+    twins = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
+    for twin in twins:
+        twin.bnp.detach()
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.0)
+        twin.bnp.attach(optimizer)
+        for _ in range(2):
+            backward(twin, x)
+            optimizer.step()
+    for _ in range(2):
+        backward(layer, x)
+        layer.bnp.step()
+    for twin in twins:
+        torch.testing.assert_close(gradients(twin), gradients(layer))
+        torch.testing.assert_close(statistics(twin.bnp), statistics(layer.bnp))
+        assert statistics(twin.bnp)[".steps"] == 5
 
 
 def test_nothing_holds_a_gradient_after_the_step() -> None:

@@ -126,6 +126,8 @@ def transposed_convolution(
     return Rows(moments, samples=x.shape[0], outputs=outputs, zeros=outputs - moments.count)
 
 
+# What is asked by autograd itself before it keeps a tensor: functions that pack it away, or None.
+_packing: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
@@ -136,9 +138,14 @@ def kept(layer: nn.Module, x: Tensor) -> bool:
     """
     if not x.is_cuda or type(layer) not in _KEEPING or getattr(layer, "padding_mode", "zeros") != "zeros":
         return False
+    return kept_now(x)
+
+
+def kept_now(x: Tensor) -> bool:
+    """The part of `kept` that is not decided by the layer: whether it is so at this moment."""
     if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
         return False
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    return _packing is not None and _packing(False) is None
 
 
 def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:

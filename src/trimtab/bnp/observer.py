@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
-from trimtab.bnp.layers import LayerType, kept, output_first
+from trimtab.bnp.layers import LayerType, kept_now, output_first
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
 from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
@@ -92,6 +92,10 @@ class Observer:
         self._tally = Tally()  # what compiled code has seen
         self._handle: RemovableHandle | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: without what holds addresses of memory, or is for the kernels of this machine."""
+        return {**self.__dict__, "_update": None, "_recipe": None}
+
     @property
     def weight(self) -> nn.Parameter | None:
         """The layer's weight, if it is a parameter of its own (and not computed from others)."""
@@ -145,11 +149,7 @@ class Observer:
             rows = self.pending
             if rows is None:
                 return None
-        bias = self.module._parameters.get("bias")
-        if bias is not None and (
-            bias is not self._update_is_for[1] or parameters is not None or not bias.requires_grad
-        ):
-            bias = self.trained_bias(parameters)
+        bias = self.trained_bias(parameters)
         batch, last = rows.moments, self._update
         if (
             last is not None
@@ -283,7 +283,7 @@ class Observer:
             or x.device != recipe.device
         ):
             return None
-        if recipe.waits and not kept(module, x):
+        if recipe.waits and not kept_now(x):
             return None
         moments = recipe.moments(x)
         if moments is None:
@@ -364,8 +364,9 @@ class Observer:
 
         So the loop does not work by hand, and what was handed out before was for another purpose.
         """
-        self._accumulated.add(self._computed)
-        self._computed = {}
+        if self._computed:
+            self._accumulated.add(self._computed)
+            self._computed = {}
         if self._handed_out.rows is not None:
             self._handed_out.hold(None)
         if (grad := weight.grad) is not None:

@@ -20,6 +20,7 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.stale import put_back, set_apart
 from trimtab.bnp.statistics import Rows, at_least, precision_of
 
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # not in all versions
 _NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
 
 
@@ -138,7 +139,7 @@ class LayerHook(ModuleHook):
         if not torch.compiler.is_dynamo_compiling():
             self.function(module, args, kwargs, output)
             return None
-        if torch.compiler.is_exporting():
+        if _is_exporting():
             return None
         token = self.tally.token
         if token is not None and isinstance(output, Tensor):

@@ -96,6 +96,10 @@ class Kernels:
         self.most = 64
         self._workshop: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: without what waits here, and without what is on this machine's GPU."""
+        return {**self.__dict__, "waiting": [], "_workshop": None}
+
     def let_wait(self, moments: KernelMoments) -> None:
         """Compute these with the next `compute`, which is now if many wait."""
         self.waiting.append(moments)

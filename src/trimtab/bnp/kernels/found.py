@@ -39,7 +39,7 @@ class Recipe:
 
     def moments(self, x: Tensor) -> "KernelMoments | None":
         """The moments of an input of this kind; None if they cannot be had."""
-        return KernelMoments(self, x.detach(), None)
+        return KernelMoments(self, x, None)
 
 
 class KernelMoments(Moments):

@@ -26,10 +26,11 @@ def shares(update: Update) -> bool:
 def packed(update: Update) -> bytes:
     """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
     weight, bias, batch, averages = update.weight, update.bias, update.batch, update.running.mean
+    if type(weight) is not Tensor or weight.layout is not torch.strided:
+        return b""
     dtype, at = averages.dtype, weight.data_ptr()
     if (
-        type(weight) is not Tensor
-        or not at  # it has no memory of its own
+        not at  # it has no memory of its own
         or weight.numel() != update.numel
         or weight.dtype is not dtype
         or batch.dtype is not dtype
@@ -39,6 +40,7 @@ def packed(update: Update) -> bytes:
         return b""
     if bias is not None and not (
         type(bias) is Tensor
+        and bias.layout is torch.strided
         and bias.numel() == update.shape[0] * update.shape[1]
         and bias.dtype is dtype
         and bias.device == averages.device
