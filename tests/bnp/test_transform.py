@@ -16,8 +16,7 @@ def test_steps_4_and_5_are_the_matrix() -> None:
     torch.manual_seed(0)
     weight, bias = torch.randn(1, 3, 4, 1, dtype=torch.float64), torch.randn(1, 3, 1, 1, dtype=torch.float64)
     mean, scale = torch.randn(1, 1, 4, 1, dtype=torch.float64), torch.rand(1, 1, 4, 1, dtype=torch.float64) + 0.1
-    new_weight = weight.clone()
-    new_bias = transform.precondition_(new_weight, bias, mean, scale, q2=2.5)
+    new_weight, new_bias = transform.precondition(weight, bias, mean, scale, q2=2.5)
     p = preconditioner(mean.flatten().numpy(), scale.flatten().numpy())
     for i in range(3):
         expected = p @ p.T @ np.concatenate([bias[0, i].flatten(), weight[0, i].flatten()]) / 2.5

@@ -227,6 +227,7 @@ class Observer:
         self.discard()
         self._watch(None)
         self._tally.clear()
+        self._update, self._update_is_for = None, (None, None, torch.Size())
         if self._handle is not None:
             self._handle.remove()
             self._handle = None

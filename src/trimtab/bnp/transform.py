@@ -63,6 +63,14 @@ def precondition_(weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, q2:
     return bias / q2 - _times(weight, mean)
 
 
+def precondition(
+    weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, q2: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same, with a new tensor for the weight, too."""
+    new = weight.clone()
+    return new, precondition_(new, bias, mean, scale, q2)
+
+
 def _times(weight: Tensor, mean: Tensor) -> Tensor:
     """Each output's weights times μ, summed, as (groups, outputs, 1, 1)."""
     groups, outputs, inputs, sites = weight.shape

@@ -24,7 +24,9 @@ int64_t trimtab_version(void) { return 2; }
 
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
-/* Run `work(data, part)` for each part below `parts`, by as many threads as there are to help. */
+/* Run `work(data, part)` for each part below `parts`, by as many threads as there are to help; by one if there are so
+ * few numbers to work on that calling the others takes longer. */
+#define MANY 131072
 typedef struct {
     void (*work)(void *, int64_t);
     void *data;
@@ -41,9 +43,10 @@ static void team_member(void *told) {
     }
 }
 
-static void share(void (*work)(void *, int64_t), void *data, int64_t parts, parallel_fn parallel, unsigned threads) {
+static void share(void (*work)(void *, int64_t), void *data, int64_t parts, int64_t numbers, parallel_fn parallel,
+                  unsigned threads) {
     Team team = {work, data, parts, 0};
-    if (parallel && threads > 1 && parts > 1)
+    if (parallel && threads > 1 && parts > 1 && numbers >= MANY)
         parallel(team_member, &team, threads < parts ? threads : (unsigned)parts, 0);
     else
         team_member(&team);

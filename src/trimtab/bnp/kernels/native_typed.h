@@ -81,7 +81,7 @@ int NAME(moments_of_rows)(const REAL *x, int64_t rows, int64_t columns, REAL *me
     double *sums = malloc(parts * 2 * BLOCK * sizeof *sums);
     if (!sums) return 1;
     NAME(RowSums) job = {x, rows, columns, rows_per_part, blocks, sums};
-    share(NAME(sum_rows), &job, parts, parallel, threads);
+    share(NAME(sum_rows), &job, parts, rows * columns, parallel, threads);
     for (int64_t block = 0; block < blocks; block++) {
         int64_t first = block * BLOCK, width = columns - first < BLOCK ? columns - first : BLOCK;
         double *total = sums + block * 2 * BLOCK;
@@ -141,7 +141,7 @@ int NAME(moments_of_planes)(const REAL *x, int64_t samples, int64_t columns, int
     double *sums = malloc(parts * 2 * columns * sizeof *sums);
     if (!sums) return 1;
     NAME(PlaneSums) job = {x, samples, columns, positions, samples_per_part, sums};
-    share(NAME(sum_planes), &job, parts, parallel, threads);
+    share(NAME(sum_planes), &job, parts, samples * columns * positions, parallel, threads);
     for (int64_t i = 1; i < parts; i++)
         for (int64_t j = 0; j < 2 * columns; j++) sums[j] += sums[i * 2 * columns + j];
     NAME(finish)(x, positions, sums, sums + columns, columns, 1.0 / ((double)samples * positions), mean, variance);
@@ -316,7 +316,7 @@ FOR_EACH_CPU static void NAME(transform)(void *told, int64_t part) {
 int64_t NAME(precondition)(const Layer *layers, int64_t count, const Options *options, parallel_fn parallel,
                            unsigned threads) {
     NAME(Work) *works = calloc(count, sizeof *works);
-    int64_t *ends = malloc(count * sizeof *ends), parts = 0, numbers = 0, not_finite = 0;
+    int64_t *ends = malloc(count * sizeof *ends), parts = 0, numbers = 0, weights = 0, not_finite = 0;
     if (works && ends)
         for (int64_t i = 0; i < count; i++) {
             const Layer *layer = layers + i;
@@ -328,6 +328,7 @@ int64_t NAME(precondition)(const Layer *layers, int64_t count, const Options *op
             work->rows_per_part = PART / work->per_row + 1;
             work->parts = (work->rows + work->rows_per_part - 1) / work->rows_per_part;
             ends[i] = parts += work->parts;
+            weights += work->rows * work->per_row;
             numbers += 2 * work->columns + 2 * layer->groups * work->per_row;
         }
     REAL *memory = works && ends ? malloc(numbers * sizeof *memory) : NULL;
@@ -347,7 +348,7 @@ int64_t NAME(precondition)(const Layer *layers, int64_t count, const Options *op
         NAME(prepare)(work, options);
     }
     NAME(Step) step = {works, ends};
-    share(NAME(transform), &step, parts, parallel, threads);
+    share(NAME(transform), &step, parts, weights, parallel, threads);
     for (int64_t i = 0; i < count; i++) {
         NAME(Work) *work = works + i;
         int good = work->usable && !atomic_load(&work->spoilt);
