@@ -210,7 +210,7 @@ class BNP:
                         self._say_single_row(observer)
         flags = self._kernels.precondition(updates, fold)
         for update in updates:
-            update.let_go()
+            del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
         self._discard()
         _say_unheard(unheard)
         if fold:

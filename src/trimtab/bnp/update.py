@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from trimtab.bnp import transform
@@ -33,6 +34,7 @@ class Update:
         row: For the kernels, what does not change from step to step,
         sites_last: unless the weights of an output come in another order: site by site or, as here, input by input.
         numel: The number of weights.
+        dtype: The type of the averages' numbers.
     """
 
     weight: Tensor
@@ -48,14 +50,11 @@ class Update:
     row: bytes = b""
     sites_last: bool = True
     numel: int = field(init=False)
+    dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         """Count."""
-        self.numel = math.prod(self.shape)
-
-    def let_go(self) -> None:
-        """Hold no gradients and no rows any longer, when the step is done."""
-        del self.weight, self.bias, self.batch
+        self.numel, self.dtype = math.prod(self.shape), self.running.mean.dtype
 
     @property
     def q2(self) -> float | Tensor:

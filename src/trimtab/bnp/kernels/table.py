@@ -25,30 +25,28 @@ def shares(update: Update) -> bool:
 
 def packed(update: Update) -> bytes:
     """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
-    weight, bias, batch, averages = update.weight, update.bias, update.batch, update.running.mean
-    if type(weight) is not Tensor or weight.layout is not torch.strided:
+    weight, bias, batch, dtype = update.weight, update.bias, update.batch, update.dtype
+    if type(weight) is not Tensor or weight.layout is not torch.strided or weight.dtype is not dtype:
         return b""
-    dtype, at = averages.dtype, weight.data_ptr()
-    if (
-        not at  # it has no memory of its own
-        or weight.numel() != update.numel
-        or weight.dtype is not dtype
-        or batch.dtype is not dtype
-        or weight.device != averages.device
-        or weight.is_neg()
-    ):
+    averages = update.running.mean
+    if weight.is_cpu is not averages.is_cpu or (weight.is_cuda and weight.device != averages.device):
+        return b""  # the model was moved
+    at = weight.data_ptr()
+    if not at or batch.dtype is not dtype or weight.numel() != update.numel or weight.is_neg():  # no memory of its own?
         return b""
-    if bias is not None and not (
-        type(bias) is Tensor
-        and bias.layout is torch.strided
-        and bias.numel() == update.shape[0] * update.shape[1]
-        and bias.dtype is dtype
-        and bias.device == averages.device
-        and bias.is_contiguous()
-        and not bias.is_neg()
-        and bias.data_ptr()
-    ):
-        return b""
+    bias_at = 0
+    if bias is not None:
+        if type(bias) is not Tensor or bias.layout is not torch.strided or bias.dtype is not dtype:
+            return b""
+        bias_at = bias.data_ptr()
+        if (
+            not bias_at
+            or bias.is_cpu is not weight.is_cpu
+            or not bias.is_contiguous()
+            or bias.numel() != update.shape[0] * update.shape[1]
+            or bias.is_neg()
+        ):
+            return b""
     sites_last = weight.is_contiguous()
     if not sites_last and not (_channels_last(weight) and shares(update)):
         return b""
@@ -66,7 +64,7 @@ def packed(update: Update) -> bytes:
         mean, variance = batch.mean.data_ptr(), batch.variance.data_ptr()
     if not update.row:
         update.row = _staying(update)
-    return _MOVING.pack(at, 0 if bias is None else bias.data_ptr(), mean, variance) + update.row
+    return _MOVING.pack(at, bias_at, mean, variance) + update.row
 
 
 def _staying(update: Update) -> bytes:
