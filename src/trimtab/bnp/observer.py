@@ -107,7 +107,7 @@ class Observer:
         bias = self.module._parameters.get("bias")
         if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
-        return bias if type(bias) is nn.Parameter or isinstance(bias, nn.Parameter) else None
+        return bias if is_parameter(bias) else None
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -204,9 +204,7 @@ class Observer:
             if pool.rows is not None:
                 pool.hold(None)
         self._gradient_held = None
-        token = self._tally.token
-        if token is not None:
-            token.grad = None
+        self._tally.forget()
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.hooks import ModuleHook
-from trimtab.bnp.kernels import SummedMoments
+from trimtab.bnp.kernels import NUMBERS, SummedMoments
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.stale import put_back, set_apart
 from trimtab.bnp.statistics import Rows, at_least, precision_of
 
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # not in all versions
-_NUMBERS = 3  # what the sums begin with: the numbers of rows, samples and outputs
 
 
 def is_parameter(value: Any) -> TypeGuard[nn.Parameter]:
@@ -82,7 +81,7 @@ class Tally:
             self.clear()
             if weight.device.type != "mps":
                 self.columns = columns
-                size = _NUMBERS + 2 * torch.Size(columns).numel()
+                size = NUMBERS + 2 * torch.Size(columns).numel()
                 # Its own values are not used, so that they need no memory.
                 nothing = torch.zeros(1, dtype=torch.float64, device=weight.device).expand(size)
                 self.token = nn.Parameter(nothing)
@@ -103,8 +102,7 @@ class Tally:
 
     def forget(self) -> None:
         """Begin anew."""
-        if not self.empty:
-            assert self.token is not None
+        if self.token is not None:
             self.token.grad = None
 
     def clear(self) -> None:

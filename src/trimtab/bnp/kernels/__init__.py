@@ -5,6 +5,6 @@ Triton, which comes with PyTorch. Without them, and for whatever they do not tak
 """
 
 from trimtab.bnp.kernels.choice import Kernels, describe, moments
-from trimtab.bnp.kernels.found import KernelMoments, Recipe, SummedMoments
+from trimtab.bnp.kernels.found import NUMBERS, KernelMoments, Recipe, SummedMoments
 
-__all__ = ["KernelMoments", "Kernels", "Recipe", "SummedMoments", "describe", "moments"]
+__all__ = ["NUMBERS", "KernelMoments", "Kernels", "Recipe", "SummedMoments", "describe", "moments"]

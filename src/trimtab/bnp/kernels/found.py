@@ -7,6 +7,9 @@ from torch import Tensor
 
 from trimtab.bnp.statistics import Moments
 
+NUMBERS = 3
+"""What the sums of a compiled model begin with: the numbers of rows, samples and outputs."""
+
 
 class Recipe:
     """How the moments of inputs of one kind are got: here, by waiting.
@@ -30,12 +33,6 @@ class Recipe:
         self.shape, self.strides, self.dtype, self.device = x.shape, x.stride(), x.dtype, x.device
         self.column, self.layout, self.result = column, layout, result
         self.between = layout[1] * result.itemsize
-
-    def fits(self, x: Tensor) -> bool:
-        """Whether an input is of this kind."""
-        return (
-            x.shape == self.shape and x.dtype is self.dtype and x.stride() == self.strides and x.device == self.device
-        )
 
     def moments(self, x: Tensor) -> "KernelMoments | None":
         """The moments of an input of this kind; None if they cannot be had."""
@@ -144,7 +141,7 @@ class SummedMoments(Moments):
 
     def _settle(self) -> None:
         if self._mean is None:
-            mean, square = (self.sums[3:] / self.count.clamp(min=1)).view(2, *self._columns)
+            mean, square = (self.sums[NUMBERS:] / self.count.clamp(min=1)).view(2, *self._columns)
             self._variance: Tensor = (square - mean.square()).clamp(min=0).to(self._dtype)
             self._mean = mean.to(self._dtype)
 
@@ -193,7 +190,12 @@ def layout(x: Tensor, column: int) -> tuple[int, int, int] | None:
     if x.is_contiguous():
         positions = math.prod(shape[column + 1 :]) if column >= 0 else 1
         return x.numel() // (columns * positions), columns, positions
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if column == 1 and x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim]):
+    if column == 1 and channels_last(x):
         return x.numel() // columns, columns, 1
     return None
+
+
+def channels_last(x: Tensor) -> bool:
+    """Whether a tensor is dense in memory, with its second dimension as the innermost."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])

@@ -5,7 +5,7 @@ import struct
 import torch
 from torch import Tensor
 
-from trimtab.bnp.kernels.found import KernelMoments, SummedMoments
+from trimtab.bnp.kernels.found import KernelMoments, SummedMoments, channels_last
 from trimtab.bnp.update import Update
 
 # `Layer` in native.c: what is another in each step, and what stays
@@ -48,7 +48,7 @@ def packed(update: Update) -> bytes:
         ):
             return b""
     sites_last = weight.is_contiguous()
-    if not sites_last and not (_channels_last(weight) and shares(update)):
+    if not sites_last and not (channels_last(weight) and shares(update)):
         return b""
     if sites_last != update.sites_last:
         update.sites_last, update.row = sites_last, b""
@@ -77,8 +77,3 @@ def _staying(update: Update) -> bytes:
         SUMS if summed else update.batch.count == 1,
         0.0 if summed else update.q2,
     )
-
-
-def _channels_last(weight: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return weight.ndim in formats and weight.is_contiguous(memory_format=formats[weight.ndim])
