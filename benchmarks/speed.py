@@ -194,7 +194,7 @@ def scaling(group: Group) -> None:
 
 
 def training(group: Group) -> None:
-    """ResNet-110 with BNP+GN by `trimtab train`, 160 epochs extrapolated from the difference of 12 and 2."""
+    """ResNet-110 with BNP+GN by `trimtab train`, 160 epochs extrapolated from 12."""
     t = speed_training
     try:
         found = t.whole_run_minutes(t.RESNET_RUN, t.STEPS_PER_EPOCH, group.device, group.precision)

@@ -60,8 +60,8 @@ on random data of CIFAR-10's shape. Contenders take turns in one process, in sho
 ratio is the median, over rounds, of the ratio within a round; in brackets are its quartiles. The FC net is
 3072-100-100-10, that of the paper's Table 1. "Plain" is `BNP(model, fast=False)`, in PyTorch only. Networks are those
 of `trimtab train`: with BNP convolutions have biases. Peak memory is that of all tensors in a step, weights and one
-batch included. The minutes of 160 epochs are extrapolated: a run of 2 epochs, and 158 times an epoch as it is in a run
-of 12, by the clock on the wall, with data, evaluations and checkpoints.
+batch included. The minutes of 160 epochs are extrapolated: a run of 12 epochs, and 148 times an epoch as it is
+there from the third on, by the clock on the wall, with starting, compiling, data, evaluations and checkpoints.
 """
 
 SCALING = """\

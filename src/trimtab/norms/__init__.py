@@ -3,6 +3,7 @@
 from trimtab.norms.base import RunningNorm
 from trimtab.norms.decay import gamma_decay
 from trimtab.norms.ghost import FourThingsBatchNorm, GhostBatchNorm
+from trimtab.norms.group import GroupNorm
 from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
 from trimtab.norms.norm import NORMS, Norm
 from trimtab.norms.partial import LpNorm, MeanOnlyBatchNorm, VarianceOnlyBatchNorm
@@ -13,6 +14,7 @@ __all__ = [
     "BatchRenorm",
     "FourThingsBatchNorm",
     "GhostBatchNorm",
+    "GroupNorm",
     "LpNorm",
     "MeanOnlyBatchNorm",
     "NoisyBatchNorm",

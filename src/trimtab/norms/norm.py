@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from trimtab.norms.ghost import GHOST_SIZE, FourThingsBatchNorm, GhostBatchNorm
+from trimtab.norms.group import GroupNorm
 from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
 from trimtab.norms.partial import LpNorm, MeanOnlyBatchNorm, VarianceOnlyBatchNorm
 from trimtab.norms.renorm import BatchRenorm
@@ -164,7 +165,7 @@ class Norm:
         return layer
 
     def _torchs_layer(self, width: int, space: int) -> Any:
-        """The layer where torch has one, else None."""
+        """The layer where torch has one, nearly, else None."""
         match self.name:
             case "bn":
                 batch = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[space]
@@ -172,9 +173,9 @@ class Norm:
             case "ln" if space == 0:
                 return nn.LayerNorm(width, eps=self.eps)
             case "ln":  # over channels and positions, with a γ and β per channel as all the others have
-                return nn.GroupNorm(1, width, eps=self.eps)
+                return GroupNorm(1, width, eps=self.eps)
             case "gn":
-                return nn.GroupNorm(width // self._channels_per_group(width), width, eps=self.eps)
+                return GroupNorm(width // self._channels_per_group(width), width, eps=self.eps)
             case "in" if space == 0:
                 raise ValueError(
                     "InstanceNorm needs positions to normalize over, which a dense layer has not; take ln."

@@ -1,5 +1,6 @@
 """One training run: what it is made of, how it goes on by a step, how it is saved and taken up."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from trimtab.training.settings import Settings
 from trimtab.training.stepping import Captured, Eager, Stepper, choose
 
 EVALUATION_BATCH = 1000
+"""Samples that are evaluated at once; on a GPU it may be more of small ones, where launches are what takes time."""
+EVALUATION_NUMBERS = 2**24
 T = TypeVar("T")
 
 
@@ -57,6 +60,7 @@ class Session:
         self._layout = _layout(settings, device, self.model)
         if self._layout is torch.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            torch.backends.cudnn.benchmark = True  # of these convolutions it does not know the fastest otherwise
         self.optimizer = _optimizer(settings, self.model)
         self.bnp = self._attach() if self.method.bnp else None
         self._forward: Callable[[Tensor], Tensor] = compiled(self.model) if settings.compile else self.model
@@ -71,7 +75,7 @@ class Session:
             drop_last=True,
             **common,  # type: ignore[arg-type]
         )
-        self._held_out = batches(held_out, EVALUATION_BATCH, **common)  # type: ignore[arg-type]
+        self._held_out = batches(held_out, _evaluation_batch(self.dataset, device), **common)  # type: ignore[arg-type]
         self.step = 0
         self.steps_per_epoch = len(self._train)
         self.total = settings.steps or settled(settings.epochs) * self.steps_per_epoch
@@ -95,7 +99,7 @@ class Session:
         if self.settings.compile:
             step += ", blocks compiled" if repeated(self.model) else ", compiled"
         if self._layout is torch.channels_last:
-            step += ", channels last"
+            step += ", channels last, convolutions tuned"
         parts = [f"step: {step}"]
         if self.method.bnp:
             parts.append(f"BNP: {kernels.describe(self.device)}")
@@ -175,13 +179,14 @@ class Session:
         loss = torch.zeros((), device=self.device)
         correct = torch.zeros((), device=self.device)
         count = 0
-        for inputs, targets in self._held_out:
-            with self._autocast(), not_compiled(self.settings.compile):
-                output = self.model(inputs)
-            loss += self._loss(output.float(), targets) * (len(targets) if self.dataset.classes else 1)
-            count += len(targets)
-            if self.dataset.classes:
-                correct += (output.argmax(1) == targets).sum()
+        with not_compiled(self.settings.compile):
+            for inputs, targets in self._held_out:
+                with self._autocast():
+                    output = self.model(inputs)
+                loss += self._loss(output.float(), targets) * (len(targets) if self.dataset.classes else 1)
+                count += len(targets)
+                if self.dataset.classes:
+                    correct += (output.argmax(1) == targets).sum()
         self.model.train()
         if not self.dataset.classes:
             return loss.item(), None
@@ -353,6 +358,12 @@ def _layout(settings: Settings, device: torch.device, model: nn.Module) -> torch
     fits = device.type == "cuda" and settings.precision == "bf16" and settings.compile
     images = any(isinstance(module, nn.Conv2d) for module in model.modules())
     return torch.channels_last if fits and images else torch.contiguous_format
+
+
+def _evaluation_batch(dataset: Dataset, device: torch.device) -> int:
+    if device.type != "cuda":
+        return EVALUATION_BATCH
+    return max(EVALUATION_BATCH, EVALUATION_NUMBERS // math.prod(dataset.input_shape))
 
 
 def _set_precision(settings: Settings, device: torch.device) -> None:
