@@ -16,16 +16,17 @@ def compiled(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """The forward of a model in compiled code, made when it is first called.
 
     Equal blocks share their code, so that a network of 54 blocks is compiled in the time of five. They are compiled in
-    place: `not_compiled` is for whatever is not training.
+    place: `not_compiled` is for whatever is not training. Sizes are constants in the code: where torch takes them for
+    variables, as it does when the second kind of block comes, the code is slower.
     """
     blocks = repeated(model)
     if not blocks:
-        return torch.compile(model)
+        return torch.compile(model, dynamic=False)
     from torch._dynamo import config  # takes a second, which only those wait who compile
 
     config.recompile_limit = max(config.recompile_limit, _KINDS_OF_BLOCKS)
     for block in blocks:
-        block.compile()
+        block.compile(dynamic=False)
     return model
 
 

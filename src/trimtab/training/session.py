@@ -21,8 +21,10 @@ from trimtab.training.settings import Settings
 from trimtab.training.stepping import Captured, Eager, Stepper, choose
 
 EVALUATION_BATCH = 1000
-"""Samples that are evaluated at once; on a GPU it may be more of small ones, where launches are what takes time."""
-EVALUATION_NUMBERS = 2**24
+"""Samples that are evaluated at once."""
+SMALL, MANY_SMALL = 4096, 5000
+"""Of samples with so few numbers, so many on a GPU: it is launches that take the time there."""
+
 T = TypeVar("T")
 
 
@@ -361,9 +363,8 @@ def _layout(settings: Settings, device: torch.device, model: nn.Module) -> torch
 
 
 def _evaluation_batch(dataset: Dataset, device: torch.device) -> int:
-    if device.type != "cuda":
-        return EVALUATION_BATCH
-    return max(EVALUATION_BATCH, EVALUATION_NUMBERS // math.prod(dataset.input_shape))
+    small = math.prod(dataset.input_shape) <= SMALL
+    return MANY_SMALL if small and device.type == "cuda" else EVALUATION_BATCH
 
 
 def _set_precision(settings: Settings, device: torch.device) -> None:
