@@ -22,9 +22,10 @@ from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precis
 from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
 from trimtab.bnp.update import Update
 
-# The number of the backward that is running in this thread, −1 outside one. torch's own
-# register_multi_grad_hook tells backwards apart by it.
+# The number of the backward that is running in this thread, −1 outside one; and whether it comes to a place in the
+# graph. torch's own register_multi_grad_hook tells backwards apart by these.
 _current_backward: Callable[[], int] = torch._C._current_graph_task_id
+_comes_to: Callable[[Any], bool] = torch._C._will_engine_execute_node
 
 
 _number = itertools.count()  # tells the forwards apart, since several backwards can go through one
@@ -74,10 +75,14 @@ class Observer:
         self.said_unheard = False
         self.said_unsuited = False
         # The rows of a forward pass through these, in this order.
-        self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output
-        self._computed: dict[int, Rows] = {}  # and has the gradient of its weight,
-        self._accumulated = _Pool()  # which was added to weight.grad,
-        self._handed_out = _Pool()  # or was given to who asked for it by torch.autograd.grad.
+        self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output,
+        self._accumulated = _Pool()  # and the weight's gradient was added to weight.grad,
+        self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
+        self._backward = -1  # the backward that has last come here,
+        self._hands_out = False  # and whether it is torch.autograd.grad's, as far as that is asked.
+        # The answer takes a while, and in most loops it is no: so it is asked until a backward has added to weight.grad,
+        # and again from when one did not.
+        self._asks = True
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
         # How rows were got the last time, for an output of which shape, and with how many samples and outputs.
         self._recipe: Recipe | None = None
@@ -86,15 +91,16 @@ class Observer:
         self._update: Update | None = None
         self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = (None, None, torch.Size())
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
-        self._asked = -1  # the backward at whose begin that was last compared
         self._watched: nn.Parameter | None = None
         self._weight_handles: list[RemovableHandle] = []
+        self._is_compiled = False  # or has been
         self._tally = Tally()  # what compiled code has seen
         self._handle: RemovableHandle | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: without what holds addresses of memory, or is for the kernels of this machine."""
-        return {**self.__dict__, "_update": None, "_recipe": None}
+        without = {"_update": None, "_update_is_for": (None, None, torch.Size()), "_recipe": None}
+        return {**self.__dict__, **without}
 
     @property
     def weight(self) -> nn.Parameter | None:
@@ -135,7 +141,10 @@ class Observer:
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        self._settle()
+        if not self._asks and self._reached:  # by the first backward of another kind than before
+            for forwards in self._reached.values():
+                self._handed_out.add(forwards)
+            self._forget_reached()
         return self._handed_out.rows
 
     def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
@@ -199,7 +208,6 @@ class Observer:
     def discard(self) -> None:
         """Forget the pending rows, and those that could become pending."""
         self._reached.clear()
-        self._computed = {}
         for pool in (self._accumulated, self._handed_out):
             if pool.rows is not None:
                 pool.hold(None)
@@ -245,13 +253,21 @@ class Observer:
             if weight is not self._watched:
                 self._watch(weight)
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
-            self._reached.clear()
+            self._forget_reached()
         kernels, number = self._kernels, next(_number)
 
         def reached(grad: Tensor) -> None:
             if kernels.waiting:
                 kernels.compute()
-            self._reached.setdefault(_current_backward(), {})[number] = rows
+            backward = _current_backward()
+            if backward != self._backward:
+                self._begin(backward)
+            if self._hands_out:
+                self._handed_out.add({number: rows})
+            elif (others := self._reached.get(backward)) is None:
+                self._reached[backward] = {number: rows}
+            else:
+                others[number] = rows
 
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
@@ -313,10 +329,9 @@ class Observer:
         self._watched = weight
         self._weight_handles = []
         if weight is not None:
-            self._weight_handles = [
-                weight.register_hook(self._gradient),
-                weight.register_post_accumulate_grad_hook(self._accumulate),
-            ]
+            self._weight_handles.append(weight.register_post_accumulate_grad_hook(self._accumulate))
+            if self._is_compiled:
+                self._weight_handles.append(weight.register_hook(self._gradient))
             self._fit(weight)
 
     def _fit(self, weight: nn.Parameter | None) -> None:
@@ -324,14 +339,31 @@ class Observer:
         if weight is not None and not isinstance(weight, nn.UninitializedParameter) and weight.numel():
             self._tally.fit(weight, self.shape(weight), self.options, self._token_reached)
 
+    def _begin(self, backward: int) -> None:
+        """A backward has come to the layer, or to its weight's gradient: rows whose gradient is gone do not count."""
+        self._backward, self._hands_out = backward, False
+        if not self._asks and self._accumulated.rows is None and self._tally.empty:
+            return
+        assert self._watched is not None
+        try:
+            # Not kept: while somebody holds this place of the graph, the weight cannot get another shape.
+            if not _comes_to(torch.autograd.graph.get_gradient_edge(self._watched).node):
+                return  # the gradient of something else is wanted
+        except RuntimeError:  # torch.autograd.grad has been asked for the weight's: this is how torch says so
+            self._hands_out = True
+        if self._was_dropped():
+            self._accumulated.hold(None)
+            self._tally.forget()
+
+    def _forget_reached(self) -> None:
+        """What was reached and did not come to weight.grad."""
+        self._reached.clear()
+        self._asks = True
+
     def _gradient(self, grad: Tensor) -> None:
-        """Tensor hook: this backward has the weight's gradient."""
-        if self._computed:
-            self._settle()
-        self._computed = self._reached.pop(_current_backward(), {})
-        token = self._tally.token
-        if self._accumulated.rows is not None or (token is not None and token.grad is not None):
-            self._forget_what_was_dropped()
+        """Tensor hook, for compiled code: a backward has the weight's gradient."""
+        if (backward := _current_backward()) != self._backward:
+            self._begin(backward)
 
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer.
@@ -339,36 +371,30 @@ class Observer:
         The same backward has the weight's gradient; which of the two comes first is not known.
         """
         weight = self.weight
+        if not self._is_compiled:
+            self._is_compiled, self._watched = True, None
         self._watch(weight)
-        self._forget_what_was_dropped()
+        self._gradient(sums)
         if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
             like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
             self.running = RunningAverage(like, debias=self.options.debias)
-
-    def _forget_what_was_dropped(self) -> None:
-        """At the begin of each backward: rows whose gradient is gone do not count."""
-        backward = _current_backward()
-        if backward != self._asked and self._was_dropped():
-            self._accumulated.hold(None)
-            self._tally.forget()
-        self._asked = backward
-
-    def _settle(self) -> None:
-        """What a backward computed and did not add to weight.grad, it has handed out."""
-        self._handed_out.add(self._computed)
-        self._computed = {}
 
     def _accumulate(self, weight: Tensor) -> None:
         """Post-accumulate hook: this backward's gradient has been added to weight.grad.
 
         So the loop does not work by hand, and what was handed out before was for another purpose.
         """
-        if self._computed:
-            self._accumulated.add(self._computed)
-            self._computed = {}
+        backward, grad = _current_backward(), weight.grad
+        if backward != self._backward and self._accumulated.rows is not None:  # without a call of the layer
+            if self._gradient_held is None or grad is not self._gradient_held[0]():
+                self._accumulated.hold(None)
+        rows = self._reached.pop(backward, None)
+        if rows is not None:
+            self._accumulated.add(rows)
+            self._asks = False
         if self._handed_out.rows is not None:
             self._handed_out.hold(None)
-        if (grad := weight.grad) is not None:
+        if grad is not None:
             self._gradient_held = weakref.ref(grad), grad._version
 
     def _was_dropped(self) -> bool:

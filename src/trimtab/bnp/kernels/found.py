@@ -49,14 +49,15 @@ class KernelMoments(Moments):
         x: The input, while they wait to be computed. Autograd keeps it as it is until the backward.
     """
 
-    __slots__ = ("_first", "_found", "_mean", "_variance", "recipe", "x")
+    __slots__ = ("_address", "_first", "_found", "_mean", "_variance", "recipe", "x")
 
-    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None) -> None:
-        """Of an input that waits, or found at the begin of a tensor."""
+    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int = 0, address: int = 0) -> None:
+        """Of an input that waits, or in a tensor, from a number of it on, which is at an address."""
         self.recipe = recipe
         self.x = x
         self._found = found
-        self._first = 0
+        self._first = first
+        self._address = address
         self._mean: Tensor | None = None
 
     @property
@@ -68,10 +69,10 @@ class KernelMoments(Moments):
         """Copies, and what is saved, are moments like others."""
         return Moments, (self.count, self.mean, self.variance)
 
-    def take(self, found: Tensor, first: int) -> None:
-        """Wait no longer: they are in a tensor, from a number of it on."""
+    def take(self, found: Tensor, first: int, address: int) -> None:
+        """Wait no longer: they are in a tensor, from a number of it on, which is at an address."""
         self.x = None
-        self._found, self._first = found, first
+        self._found, self._first, self._address = found, first, address
 
     def settle(self) -> None:
         """Have mean and variance as tensors, computed alone if they still wait."""
@@ -117,9 +118,7 @@ class KernelMoments(Moments):
 
     def address(self) -> int:
         """Where the means were written to, and after them the variances; 0 if no kernel did that."""
-        if self._found is None:
-            return 0
-        return self._found.data_ptr() + self._first * self.recipe.result.itemsize
+        return self._address
 
 
 class SummedMoments(Moments):

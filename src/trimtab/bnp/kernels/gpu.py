@@ -190,8 +190,9 @@ class Workshop:
                     out,
                     TYPES[dtype],
                 )
+            at = out.data_ptr()
             for moments, first in zip(members, plan.first, strict=True):
-                moments.take(out, first)
+                moments.take(out, first, at + first * out.itemsize)
 
     def precondition(
         self, device: torch.device, layers: Sequence[tuple[Update, bytes]], options: Options, fold: bool

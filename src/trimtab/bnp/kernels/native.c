@@ -20,7 +20,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* To be changed with the functions below, so that native.py does not call a library that was built from another source. */
-int64_t trimtab_version(void) { return 2; }
+int64_t trimtab_version(void) { return 3; }
 
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
@@ -69,6 +69,13 @@ typedef struct {
     double rho, eps1, eps2;
     int64_t debias, use_batch, second_moment, fold;
 } Options;
+
+/* Inputs whose moments are wanted: (samples, columns, positions), or rows of columns if there is one position. */
+typedef struct {
+    int64_t samples, columns, positions;
+    parallel_fn parallel;
+    int64_t threads;
+} Inputs;
 
 #define PART 16384    /* numbers that one part of the work is about */
 #define BLOCK 512     /* columns whose sums are kept in the nearest cache */

@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,30 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
 LIBRARY = Path(__file__).with_name("_native.so")
-VERSION = 2  # trimtab_version in native.c
+VERSION = 3  # trimtab_version in native.c
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
+_INPUTS = struct.Struct("3qPq")  # `Inputs`
 _OPTIONS = struct.Struct("3d4q")  # `Options`
+# So many results lie in one piece of memory, unless that would be of more numbers: getting it takes as long as a result.
+_TOGETHER, _MOST_NUMBERS = 8, 4096
 
-_Functions = dict[torch.dtype, tuple[Any, Any, Any]]
+_Functions = dict[torch.dtype, tuple[Any, Any]]
 
 
 def _load() -> _Functions:
-    """The functions for each type of number: moments of rows and of planes, and the step. Empty if not built."""
+    """The functions for each type of number: the moments, and the step. Empty if not built."""
     try:
         library = ctypes.PyDLL(str(LIBRARY))  # the calls are too short to let go of the interpreter's lock
         if library.trimtab_version() != VERSION:
             return {}
         functions = {}
         for dtype, suffix in _SUFFIX.items():
-            names = ("moments_of_rows", "moments_of_planes", "precondition")
-            rows, planes, step = (getattr(library, name + suffix) for name in names)
+            moments, step = (getattr(library, name + suffix) for name in ("moments", "precondition"))
             pointer, size = ctypes.c_void_p, ctypes.c_int64
-            rows.argtypes = [pointer, size, size, pointer, pointer, pointer, ctypes.c_uint]
-            planes.argtypes = [pointer, size, size, size, pointer, pointer, pointer, ctypes.c_uint]
+            moments.argtypes = [pointer, pointer, ctypes.c_char_p]
             step.argtypes = [ctypes.c_char_p, size, ctypes.c_char_p, pointer, ctypes.c_uint]
             step.restype = size
-            functions[dtype] = rows, planes, step
+            functions[dtype] = moments, step
     except (OSError, AttributeError):
         return {}
     return functions
@@ -72,23 +74,42 @@ class NativeRecipe(Recipe):
     def __init__(self, x: Tensor, column: int, laid_out: tuple[int, int, int]) -> None:
         """For inputs like this one."""
         super().__init__(x, column, laid_out, x.dtype)
-        planes = laid_out[2] > 1
-        self._which = 1 if planes else 0  # not the function itself, which cannot be pickled
-        self._sizes = laid_out if planes else laid_out[:2]
-        self._numbers = 2 * laid_out[1]
+        self._threads = 0
+        self._told = b""
+        self._places: Iterator[tuple[Tensor, int, int]] = iter(())
 
     def moments(self, x: Tensor) -> KernelMoments | None:
         """The moments of an input of this kind; None if they cannot be had."""
         try:
-            address, found = x.data_ptr(), x.new_empty(self._numbers)
-            mean = found.data_ptr()
+            address = x.data_ptr()
         except RuntimeError:  # no memory of its own, as under torch.func
             return None
-        if not address or not mean or type(found) is not Tensor or x.is_neg():  # nor here, or not with these numbers
+        if not address or x.is_neg():  # nor here, or not with these numbers
             return None
-        kernel = _FUNCTIONS[self.dtype][self._which]
-        failed = kernel(address, *self._sizes, mean, mean + self.between, _PARALLEL, get_num_threads())
-        return None if failed else KernelMoments(self, None, found)
+        place = next(self._places, None) or self._new_place()
+        if place is None:
+            return None
+        if (threads := get_num_threads()) != self._threads:
+            self._told = _INPUTS.pack(*self.layout, _PARALLEL or 0, threads)
+            self._threads = threads
+        if _FUNCTIONS[self.dtype][0](address, place[2], self._told):
+            return None
+        return KernelMoments(self, None, *place)
+
+    def _new_place(self) -> tuple[Tensor, int, int] | None:
+        """Where the next moments go: a tensor, the first of its numbers that is theirs, and the address of that.
+
+        Each is given out once, whatever threads ask.
+        """
+        numbers = 2 * self.layout[1]
+        count = max(1, min(_TOGETHER, _MOST_NUMBERS // numbers))
+        memory = torch.empty(count * numbers, dtype=self.dtype, device="cpu")
+        if type(memory) is not Tensor or not (at := memory.data_ptr()):  # a mode is active that has none
+            return None
+        size = self.dtype.itemsize * numbers
+        places = iter([(memory, i * numbers, at + i * size) for i in range(count)])
+        self._places = places
+        return next(places)
 
 
 def recipe(x: Tensor, column: int) -> Recipe | None:
@@ -137,7 +158,7 @@ def precondition(rows: dict[torch.dtype, list[bytes]], told: bytes) -> int:
     """
     not_finite = 0
     for dtype, layers in rows.items():
-        result = _FUNCTIONS[dtype][2](b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
+        result = _FUNCTIONS[dtype][1](b"".join(layers), len(layers), told, _PARALLEL, get_num_threads())
         if result < 0:
             raise MemoryError("There is no memory left for the preconditioning of the gradients.")
         not_finite += result

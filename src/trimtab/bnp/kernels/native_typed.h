@@ -72,8 +72,8 @@ FOR_EACH_CPU static void NAME(finish)(const REAL *restrict shift, int64_t apart,
     }
 }
 
-int NAME(moments_of_rows)(const REAL *x, int64_t rows, int64_t columns, REAL *mean, REAL *variance,
-                          parallel_fn parallel, unsigned threads) {
+static int NAME(moments_of_rows)(const REAL *x, REAL *mean, REAL *variance, const Inputs *told) {
+    int64_t rows = told->samples, columns = told->columns;
     int64_t blocks = (columns + BLOCK - 1) / BLOCK, narrow = columns < BLOCK ? columns : BLOCK;
     int64_t rows_per_part = 4 * PART / narrow / RUN * RUN;
     if (rows_per_part < RUN) rows_per_part = RUN;
@@ -81,7 +81,7 @@ int NAME(moments_of_rows)(const REAL *x, int64_t rows, int64_t columns, REAL *me
     double *sums = malloc(parts * 2 * BLOCK * sizeof *sums);
     if (!sums) return 1;
     NAME(RowSums) job = {x, rows, columns, rows_per_part, blocks, sums};
-    share(NAME(sum_rows), &job, parts, rows * columns, parallel, threads);
+    share(NAME(sum_rows), &job, parts, rows * columns, told->parallel, (unsigned)told->threads);
     for (int64_t block = 0; block < blocks; block++) {
         int64_t first = block * BLOCK, width = columns - first < BLOCK ? columns - first : BLOCK;
         double *total = sums + block * 2 * BLOCK;
@@ -134,19 +134,26 @@ FOR_EACH_CPU static void NAME(sum_planes)(void *told, int64_t part) {
     }
 }
 
-int NAME(moments_of_planes)(const REAL *x, int64_t samples, int64_t columns, int64_t positions, REAL *mean,
-                            REAL *variance, parallel_fn parallel, unsigned threads) {
+static int NAME(moments_of_planes)(const REAL *x, REAL *mean, REAL *variance, const Inputs *told) {
+    int64_t samples = told->samples, columns = told->columns, positions = told->positions;
     int64_t samples_per_part = 4 * PART / (columns * positions) + 1;
     int64_t parts = (samples + samples_per_part - 1) / samples_per_part;
     double *sums = malloc(parts * 2 * columns * sizeof *sums);
     if (!sums) return 1;
     NAME(PlaneSums) job = {x, samples, columns, positions, samples_per_part, sums};
-    share(NAME(sum_planes), &job, parts, samples * columns * positions, parallel, threads);
+    share(NAME(sum_planes), &job, parts, samples * columns * positions, told->parallel, (unsigned)told->threads);
     for (int64_t i = 1; i < parts; i++)
         for (int64_t j = 0; j < 2 * columns; j++) sums[j] += sums[i * 2 * columns + j];
     NAME(finish)(x, positions, sums, sums + columns, columns, 1.0 / ((double)samples * positions), mean, variance);
     free(sums);
     return 0;
+}
+
+/* The means of all columns and, after them, their variances; 1 if there is no memory for the sums, else 0. */
+int NAME(moments)(const REAL *x, REAL *found, const Inputs *told) {
+    int (*moments)(const REAL *, REAL *, REAL *, const Inputs *) =
+        told->positions > 1 ? NAME(moments_of_planes) : NAME(moments_of_rows);
+    return moments(x, found, found + told->columns, told);
 }
 
 /* ---- One step ------------------------------------------------------------------------------------------------- */
