@@ -44,6 +44,27 @@ def test_a_case_is_measured_kept_and_told(tmp_path: Path) -> None:
     assert "`python benchmarks/speed.py --device cpu --only small --seconds 0.05`" in table
 
 
+def test_a_whole_run_from_a_short_one() -> None:
+    """The minutes are those of the run that was measured, and as many times an epoch of it as are left."""
+    script = """
+import json, sys
+sys.path.insert(0, "benchmarks")
+import speed_training
+run = ("--data", "digits", "--network", "small-mlp", "--method", "bnp")
+print(json.dumps(speed_training.whole_run_minutes(run, 21, "cpu", "fp32")))
+try:
+    speed_training.whole_run_minutes(("--data", "digits", "--network", "nothing"), 21, "cpu", "fp32")
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found, refused = map(json.loads, done.stdout.splitlines())
+    assert found["seconds an epoch"] > 0
+    assert found["minutes"] == pytest.approx((found["seconds to start"] + 160 * found["seconds an epoch"]) / 60)
+    assert "There is no network 'nothing'" in refused
+
+
 def test_what_failed_is_told(tmp_path: Path) -> None:
     name = "ResNet-110, batch 128, captured: BNP+GN ÷ GN"
     settings = {"options": "", "torch": "2", "threads": 1, "precision": "fp32", "kernels": "none"}

@@ -218,6 +218,58 @@ def test_gradients_taken_for_another_purpose_are_not_part_of_the_step() -> None:
     assert_same(statistics(bnp), expected[1])
 
 
+def test_gradients_taken_by_hand_after_training_by_backward() -> None:
+    """In most loops nobody asks what a backward is for: here the answer changes."""
+    by_hand, plain = small_model(), small_model()
+    parameters = list(by_hand.parameters())
+    with trimtab.BNP(by_hand) as bnp, trimtab.BNP(plain) as theirs:
+        for seed in range(8):
+            for model in (by_hand, plain):
+                model.zero_grad()
+            if seed in (2, 3, 4, 6):
+                parts = [torch.autograd.grad(loss_of(by_hand, part), parameters) for part in batch(seed).split(2)]
+                for parameter, grads in zip(parameters, zip(*parts, strict=True), strict=True):
+                    parameter.grad = sum(grads, torch.zeros_like(parameter))
+            else:
+                loss_of(by_hand, batch(seed)).backward()
+            loss_of(plain, batch(seed)).backward()
+            bnp.step()
+            theirs.step()
+            assert_same(gradients(by_hand), gradients(plain))
+            assert_same(statistics(bnp), statistics(theirs))
+
+
+def test_adversarial_examples_after_training_without() -> None:
+    model, plain = small_model(), small_model()
+    with trimtab.BNP(model) as bnp, trimtab.BNP(plain) as theirs:
+        for seed in range(6):
+            x = batch(seed)
+            if seed > 2:
+                x.requires_grad_()
+                for _ in range(2):
+                    torch.autograd.grad(loss_of(model, x), x)
+            for net, its in ((model, bnp), (plain, theirs)):
+                net.zero_grad()
+                loss_of(net, x.detach()).backward()
+                its.step()
+            assert_same(gradients(model), gradients(plain))
+            assert_same(statistics(bnp), statistics(theirs))
+
+
+def test_a_gradient_dropped_before_the_weight_is_used_without_its_layer() -> None:
+    layer = nn.Linear(3, 2)
+    bnp = trimtab.BNP(layer)
+    x = torch.randn(4, 3)
+    for drop in (True, False):
+        layer(x).sum().backward()
+        if drop:
+            layer.zero_grad()
+        nn.functional.linear(x, layer.weight).sum().backward()
+        assert pending_rows(bnp) == {"": 0 if drop else 4}
+        layer.zero_grad()
+        bnp.discard()
+
+
 def test_a_gradient_replaced_by_zeros_is_dropped() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)

@@ -128,6 +128,7 @@ def transposed_convolution(
 
 # What is asked by autograd itself before it keeps a tensor: functions that pack it away, or None.
 _packing: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
@@ -145,7 +146,7 @@ def kept_now(x: Tensor) -> bool:
     """The part of `kept` that is not decided by the layer: whether it is so at this moment."""
     if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
         return False
-    return _packing is not None and _packing(False) is None
+    return _packing is not None and _packing(False) is None and not _is_wrapped(x)
 
 
 def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:

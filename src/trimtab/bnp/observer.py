@@ -80,7 +80,7 @@ class Observer:
         self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
         self._backward = -1  # the backward that has last come here,
         self._hands_out = False  # and whether it is torch.autograd.grad's, as far as that is asked.
-        # The answer takes a while, and in most loops it is no: so it is asked until a backward has added to weight.grad,
+        # The answer takes a while, and in most loops it is no: it is asked until a backward has added to weight.grad,
         # and again from when one did not.
         self._asks = True
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
@@ -141,10 +141,7 @@ class Observer:
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        if not self._asks and self._reached:  # by the first backward of another kind than before
-            for forwards in self._reached.values():
-                self._handed_out.add(forwards)
-            self._forget_reached()
+        self._settle()
         return self._handed_out.rows
 
     def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
@@ -253,7 +250,7 @@ class Observer:
             if weight is not self._watched:
                 self._watch(weight)
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
-            self._forget_reached()
+            self._settle()
         kernels, number = self._kernels, next(_number)
 
         def reached(grad: Tensor) -> None:
@@ -355,10 +352,14 @@ class Observer:
             self._accumulated.hold(None)
             self._tally.forget()
 
-    def _forget_reached(self) -> None:
-        """What was reached and did not come to weight.grad."""
-        self._reached.clear()
-        self._asks = True
+    def _settle(self) -> None:
+        """What a backward reached and did not add to weight.grad, it has handed out, unless it is known what it did."""
+        if self._reached:
+            if not self._asks:
+                for forwards in self._reached.values():
+                    self._handed_out.add(forwards)
+            self._reached.clear()
+            self._asks = True
 
     def _gradient(self, grad: Tensor) -> None:
         """Tensor hook, for compiled code: a backward has the weight's gradient."""
@@ -385,9 +386,9 @@ class Observer:
         So the loop does not work by hand, and what was handed out before was for another purpose.
         """
         backward, grad = _current_backward(), weight.grad
-        if backward != self._backward and self._accumulated.rows is not None:  # without a call of the layer
-            if self._gradient_held is None or grad is not self._gradient_held[0]():
-                self._accumulated.hold(None)
+        # If it did not come through a call of the layer, nobody has looked yet whether the gradient before was dropped.
+        if backward != self._backward and (self._gradient_held is None or grad is not self._gradient_held[0]()):
+            self._accumulated.hold(None)
         rows = self._reached.pop(backward, None)
         if rows is not None:
             self._accumulated.add(rows)

@@ -160,6 +160,7 @@ class BNP:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on from here: the averages of each layer and its pending rows."""
         self._watch.synchronize()
+        self._alarm.check()  # which no step does while a CUDA graph is replayed
         return state.save(self._watch.observers, self.options)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """GroupNorm that hands images on as it gets them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,4 +33,4 @@ class _GradientChannelsLast(torch.autograd.Function):
         return grad.contiguous(memory_format=torch.channels_last)
 
 
-_gradient_channels_last = _GradientChannelsLast.apply
+_gradient_channels_last: Callable[[Tensor], Tensor] = _GradientChannelsLast.apply

@@ -120,13 +120,13 @@ class Kernels:
         """Replace the gradients of some layers.
 
         Returns:
-            Flags on their devices, not zero if something was not finite.
+            Flags, on their devices or here, not zero if something was not finite.
         """
         options = self._options
         if not options.fast or torch.compiler.is_dynamo_compiling():  # the compiler makes kernels of its own
             return _plainly(updates, options, fold)
         on_cpu: dict[torch.dtype, list[bytes]] = {}
-        on_gpu: dict[torch.device, list[tuple[Update, bytes]]] = {}
+        on_gpu: dict[torch.device, tuple[list[Update], list[bytes]]] = {}
         rest: list[Update] = []
         changed: list[Tensor] = []
         for update in updates:
@@ -140,17 +140,19 @@ class Kernels:
             if update.kernel == "native":
                 on_cpu.setdefault(weight.dtype, []).append(row)
             else:
-                on_gpu.setdefault(weight.device, []).append((update, row))
+                members, rows = on_gpu.setdefault(weight.device, ([], []))
+                members.append(update)
+                rows.append(row)
             changed.append(weight)
             if update.bias is not None:
                 changed.append(update.bias)
         flags: list[Tensor] = []
         if on_cpu and native.precondition(on_cpu, self._told[fold]):
             flags.append(torch.ones((), dtype=torch.bool))
-        for device, group in on_gpu.items():
-            flag = self._on_gpu().precondition(device, group, options, fold)
+        for device, (members, rows) in on_gpu.items():
+            flag = self._on_gpu().precondition(device, members, rows, options, fold)
             if flag is None:
-                rest.extend(update for update, _ in group)
+                rest.extend(members)
             else:
                 flags.append(flag)
         if changed:

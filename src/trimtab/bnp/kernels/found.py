@@ -51,7 +51,9 @@ class KernelMoments(Moments):
 
     __slots__ = ("_address", "_first", "_found", "_mean", "_variance", "recipe", "x")
 
-    def __init__(self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int = 0, address: int = 0) -> None:
+    def __init__(
+        self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int = 0, address: int = 0
+    ) -> None:
         """Of an input that waits, or in a tensor, from a number of it on, which is at an address."""
         self.recipe = recipe
         self.x = x

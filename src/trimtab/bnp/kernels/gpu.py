@@ -7,6 +7,7 @@ What differs from layer to layer is read from tables on the device. They are cop
 them has changed, which with PyTorch's allocator is rare once training runs.
 """
 
+import operator
 import struct
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
-from trimtab.bnp.kernels.found import KernelMoments, SummedMoments
+from trimtab.bnp.kernels.found import KernelMoments, Recipe, SummedMoments
 from trimtab.bnp.kernels.table import shares
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
@@ -33,25 +34,27 @@ _MOST_PLANS = 32
 class _Launch:
     """One kernel, launched again and again with arguments of the same types.
 
-    Triton finds out each time which of its compiled kernels is to be taken. Here it is the same each time, and what
-    Triton hands back at the first launch can be launched again in a fraction of the time.
+    Triton finds out each time which of its compiled kernels is to be taken, and where its tensors are. Here that is the
+    same each time, and what Triton hands back at the first launch can be launched again in a fraction of the time.
     """
 
-    def __init__(self, kernel: Any, programs: int) -> None:
-        """So many programs of a kernel."""
+    def __init__(self, kernel: Any, programs: int, *tensors: Tensor) -> None:
+        """So many programs of a kernel, with these tensors among its arguments."""
         self._kernel = kernel
         self._grid = (programs, 1, 1)
+        self._tensors = tensors
+        self._addresses = [tensor.data_ptr() for tensor in tensors]
         self._again: Any = None
 
-    def __call__(self, *args: Any) -> None:
-        """Launch; the arguments are all positional, constants too."""
+    def __call__(self, moving: tuple[Tensor, ...], constants: tuple[Any, ...]) -> None:
+        """Launch; the kernel's arguments are the tensors that move from launch to launch, the others, and constants."""
         if self._again is not None:
             try:
-                self._again(*args)
+                self._again(*[tensor.data_ptr() for tensor in moving], *self._addresses, *constants)
                 return
             except TypeError:  # another Triton may want other arguments
                 self._again = None
-        compiled = self._kernel[self._grid](*args)
+        compiled = self._kernel[self._grid](*moving, *self._tensors, *constants)
         if hasattr(type(compiled), "__getitem__"):
             self._again = compiled[self._grid]
 
@@ -65,20 +68,20 @@ class _Table:
         self._known: dict[bytes, Tensor] = {}
         self._kept: list[Tensor] = []
 
-    def holding(self, content: bytes) -> Tensor:
-        """The table with this content, a number of 8 bytes after the other."""
+    def holding(self, content: bytes, captured: bool) -> Tensor:
+        """The table with this content, a number of 8 bytes after the other; whether a CUDA graph will read it, too."""
         tensor = self._known.get(content)
         if tensor is None:
             # From memory that the device reads by itself, so that nobody waits.
             host = torch.frombuffer(bytearray(content), dtype=torch.int64).pin_memory()
             tensor = host.to(self._device, non_blocking=True)
-            if capturing():  # the copy is done again at each replay, from the same place
+            if captured:  # the copy is done again at each replay, from the same place
                 self._kept.append(host)
                 return tensor
             if len(self._known) >= _MOST_TABLES:
                 del self._known[next(iter(self._known))]
             self._known[content] = tensor
-        if capturing():
+        if captured:
             self._kept.append(tensor)
         return tensor
 
@@ -88,7 +91,8 @@ class _MomentsPlan:
 
     def __init__(self, told: tuple[torch.dtype, Sequence[tuple[int, int, int]]], device: torch.device) -> None:
         """Cut the work for inputs of a type; either all of them are rows, with one position, or none is."""
-        _, layouts = told
+        dtype, layouts = told
+        self.constants = (TYPES[dtype],)
         planes = layouts[0][2] > 1
         layers: list[list[int]] = []
         work: list[np.ndarray] = []
@@ -103,13 +107,17 @@ class _MomentsPlan:
             self.first.append(2 * columns_before)
             columns_before += columns
             parts_before += parts * blocks
-        self.layers = torch.tensor(layers, dtype=torch.int32, device=device)
-        self.work = _on(device, work)
-        self.partial = torch.empty(parts_before * (2 if planes else 2 * code.COLUMNS.value), device=device)
-        self.arrived = torch.zeros(columns_before, dtype=torch.int32, device=device)
         self.addresses = _Table(device)
         self.size = 2 * columns_before
-        self.launch = _Launch(code.moments_of_planes if planes else code.moments_of_rows, len(self.work))
+        programs = _on(device, work)
+        self.launch = _Launch(
+            code.moments_of_planes if planes else code.moments_of_rows,
+            len(programs),
+            torch.tensor(layers, dtype=torch.int32, device=device),
+            programs,
+            torch.empty(parts_before * (2 if planes else 2 * code.COLUMNS.value), device=device),  # partial sums
+            torch.zeros(columns_before, dtype=torch.int32, device=device),  # how many of them have arrived
+        )
 
 
 class _StepPlan:
@@ -125,13 +133,14 @@ class _StepPlan:
             for work, count in ((by_group, groups), (by_output, groups * outputs)):
                 work.append(np.stack([np.full(count, index), np.arange(count), np.full(count, first)], 1))
             first += 4 * groups * inputs * (1 if shared else sites)
-        self.by_group, self.by_output = _on(device, by_group), _on(device, by_output)
-        self.scratch = torch.empty(first, device=device)
-        self.flags = torch.zeros(3 * len(shapes), dtype=torch.int32, device=device)
-        self.alarm = torch.zeros((), dtype=torch.int32, device=device)
+        # On the host, where the device can write to it: so it is looked at without asking the device for anything.
+        self.alarm = torch.zeros((), dtype=torch.int32, pin_memory=True)
         self.table = _Table(device)
-        self.prepare = _Launch(code.prepare, len(self.by_group))
-        self.transform = _Launch(code.transform, len(self.by_output))
+        scratch = torch.empty(first, device=device)
+        flags = torch.zeros(3 * len(shapes), dtype=torch.int32, device=device)
+        first_work, second_work = _on(device, by_group), _on(device, by_output)
+        self.prepare = _Launch(code.prepare, len(first_work), first_work, scratch, flags)
+        self.transform = _Launch(code.transform, len(second_work), second_work, scratch, flags, self.alarm)
 
 
 def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
@@ -159,12 +168,20 @@ class Workshop:
         """Without plans."""
         self._plans: dict[Any, Any] = {}
         self._captured: list[Any] = []
+        # The last moments and the last step, to see that the next ones are the same but for addresses, and their plans.
+        self._last_moments: tuple[list[Recipe], _MomentsPlan, torch.device] | None = None
+        self._last_step: tuple[list[Update], bool, _StepPlan] | None = None
 
     def compute(self, waiting: Sequence[KernelMoments]) -> None:
         """Compute moments that wait, all of one type and layout in one launch.
 
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
+        captured, last = capturing(), self._last_moments
+        recipes, inputs = [moments.recipe for moments in waiting], [x for m in waiting if (x := m.x) is not None]
+        if last is not None and not captured and recipes == last[0] and len(inputs) == len(recipes):
+            self._launch_moments(last[1], last[2], waiting, inputs, captured)
+            return
         groups: dict[Any, tuple[list[KernelMoments], list[Tensor]]] = {}
         for moments in waiting:
             if (x := moments.x) is not None:
@@ -173,73 +190,76 @@ class Workshop:
                 inputs.append(x)
         for (device, dtype, _), (members, inputs) in groups.items():
             layouts = tuple([moments.recipe.layout for moments in members])
-            plan = self._plan(_MomentsPlan, (dtype, layouts), device)
+            plan = self._plan(_MomentsPlan, (dtype, layouts), device, captured)
             if plan is None:
                 for moments in members:
                     moments.settle()
                 continue
-            addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
-            out = torch.empty(plan.size, device=device)
-            with _current(device):
-                plan.launch(
-                    plan.addresses.holding(addresses),
-                    plan.layers,
-                    plan.work,
-                    plan.partial,
-                    plan.arrived,
-                    out,
-                    TYPES[dtype],
-                )
-            at = out.data_ptr()
-            for moments, first in zip(members, plan.first, strict=True):
-                moments.take(out, first, at + first * out.itemsize)
+            self._launch_moments(plan, device, members, inputs, captured)
+            if len(members) == len(waiting):
+                self._last_moments = recipes, plan, device
+
+    def _launch_moments(
+        self,
+        plan: _MomentsPlan,
+        device: torch.device,
+        members: Sequence[KernelMoments],
+        inputs: list[Tensor],
+        captured: bool,
+    ) -> None:
+        addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
+        out = torch.empty(plan.size, device=device)
+        with _current(device):
+            plan.launch((plan.addresses.holding(addresses, captured), out), plan.constants)
+        at = out.data_ptr()
+        for moments, first in zip(members, plan.first, strict=True):
+            moments.take(out, first, at + 4 * first)
 
     def precondition(
-        self, device: torch.device, layers: Sequence[tuple[Update, bytes]], options: Options, fold: bool
+        self, device: torch.device, updates: list[Update], rows: Sequence[bytes], options: Options, fold: bool
     ) -> Tensor | None:
         """The step of layers that the kernels take, all on one device, with their rows in the table.
 
         Returns:
-            A flag on the device, not zero once something was not finite; None if the plain way has to be gone, since
+            A flag, not zero once something was found not to be finite; None if the plain way has to be gone, since
             these shapes have not been met before.
         """
-        shapes = tuple([(*update.shape, shares(update)) for update, _ in layers])
-        plan = self._plan(_StepPlan, (fold, shapes), device)
-        if plan is None:
-            return None
-        table = plan.table.holding(b"".join([row for _, row in layers]))
+        captured, last = capturing(), self._last_step
+        if last is not None and not captured and last[1] is fold and _same(updates, last[0]):
+            plan = last[2]
+        else:
+            shapes = tuple([(*update.shape, shares(update)) for update in updates])
+            plan = self._plan(_StepPlan, (fold, shapes), device, captured)
+            if plan is None:
+                return None
+            self._last_step = updates, fold, plan
+        table = (plan.table.holding(b"".join(rows), captured),)
         step = 1 - options.rho
+        use_batch, second_moment = options.statistics == "batch", options.no_bias == "second_moment"
         with _current(device):
-            plan.prepare(
-                table,
-                plan.by_group,
-                plan.scratch,
-                plan.flags,
-                step,
-                options.eps1,
-                options.eps2,
-                options.debias,
-                options.statistics == "batch",
-                options.no_bias == "second_moment",
-                fold,
-            )
-            plan.transform(table, plan.by_output, plan.scratch, plan.flags, plan.alarm, step, options.debias, fold)
+            plan.prepare(table, (step, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold))
+            plan.transform(table, (step, options.debias, fold))
         alarm: Tensor = plan.alarm
         return alarm
 
-    def _plan(self, kind: type[Any], told: Any, device: torch.device) -> Any:
+    def _plan(self, kind: type[Any], told: Any, device: torch.device, captured: bool) -> Any:
         """The plan for something that has been met before; None the first time."""
         key = kind, told, device
         plan = self._plans.get(key)
-        if plan is None and key in self._plans and not capturing():  # a graph cannot have the making of tables in it
+        if plan is None and key in self._plans and not captured:  # a graph cannot have the making of tables in it
             plan = self._plans[key] = kind(told, device)
         elif key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = None
-        if plan is not None and capturing():
+        if plan is not None and captured:
             self._captured.append(plan)  # it is used as long as the graph is
         return plan
+
+
+def _same(some: list[Update], others: list[Update]) -> bool:
+    """Whether these are the same objects, not only equal ones."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

@@ -18,8 +18,8 @@ VERSION = 3  # trimtab_version in native.c
 _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
 _INPUTS = struct.Struct("3qPq")  # `Inputs`
 _OPTIONS = struct.Struct("3d4q")  # `Options`
-# So many results lie in one piece of memory, unless that would be of more numbers: getting it takes as long as a result.
-_TOGETHER, _MOST_NUMBERS = 8, 4096
+# So many results lie in one piece of memory, if it is not of more numbers: getting it takes as long as a result does.
+_TOGETHER, _MOST_NUMBERS = 8, 16384
 
 _Functions = dict[torch.dtype, tuple[Any, Any]]
 

@@ -27,7 +27,7 @@ def _finish(shift, sums, squares, rows, mean, variance, mask):
 
 
 @triton.jit
-def moments_of_planes(addresses, layers, work, partial, arrived, out, TYPE: tl.constexpr):
+def moments_of_planes(addresses, out, layers, work, partial, arrived, TYPE: tl.constexpr):
     """X is (samples, columns, positions). A program is one column of some samples."""
     program = tl.program_id(0)
     layer = tl.load(work + program * 3)
@@ -72,7 +72,7 @@ def moments_of_planes(addresses, layers, work, partial, arrived, out, TYPE: tl.c
 
 
 @triton.jit
-def moments_of_rows(addresses, layers, work, partial, arrived, out, TYPE: tl.constexpr):
+def moments_of_rows(addresses, out, layers, work, partial, arrived, TYPE: tl.constexpr):
     """X is (rows, columns). A program is a block of columns of some rows."""
     program = tl.program_id(0)
     layer = tl.load(work + program * 3)
