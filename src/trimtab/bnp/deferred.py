@@ -23,9 +23,9 @@ class DeferredAlarm:
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
     def watch(self, flag: Tensor) -> None:
-        """Take a flag into account at the next `check`: a boolean of now, or a number that stays raised once it is.
+        """Take a flag into account at the next `check`: a boolean of now, or a number on the host that stays raised.
 
-        Not while a CUDA graph is captured, which would read booleans of earlier steps when they are gone.
+        Not a boolean while a CUDA graph is captured, which would read those of earlier steps when they are gone.
         """
         if self._ring is None or torch.compiler.is_dynamo_compiling() or _captured(flag):
             return
@@ -54,20 +54,22 @@ class DeferredAlarm:
             return any(map(bool, flags))
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return False
-        if device not in self._copies:
+        if device in self._copies:
+            copy, arrived = self._copies[device]
+            if not arrived.query():
+                return False
+            del self._copies[device]
+            return bool(copy)
+        if flags:
             self._checks += 1
             if self._checks % EVERY == 0:
-                raised = torch.stack([flag != 0 for flag in flags]).any()
+                raised = torch.stack(flags).any()
                 copy = torch.empty_like(raised, device="cpu", pin_memory=True).copy_(raised, non_blocking=True)
                 arrived = torch.cuda.Event()
                 arrived.record(torch.cuda.current_stream(device))
                 self._copies[device] = copy, arrived
-            return False
-        copy, arrived = self._copies[device]
-        if not arrived.query():
-            return False
-        del self._copies[device]
-        return bool(copy)
+                flags.clear()
+        return False
 
 
 def _captured(flag: Tensor) -> bool:

@@ -137,7 +137,9 @@ def kept(layer: nn.Module, x: Tensor) -> bool:
 
     Not if the layer does something to it first, and not if what is kept is packed away, as for checkpointing.
     """
-    if not x.is_cuda or type(layer) not in _KEEPING or getattr(layer, "padding_mode", "zeros") != "zeros":
+    if torch.compiler.is_compiling() or not x.is_cuda or type(layer) not in _KEEPING:
+        return False
+    if getattr(layer, "padding_mode", "zeros") != "zeros":
         return False
     return kept_now(x)
 

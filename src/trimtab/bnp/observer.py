@@ -204,12 +204,14 @@ class Observer:
 
     def discard(self) -> None:
         """Forget the pending rows, and those that could become pending."""
-        self._reached.clear()
+        if self._reached:
+            self._reached.clear()
         for pool in (self._accumulated, self._handed_out):
             if pool.rows is not None:
                 pool.hold(None)
         self._gradient_held = None
-        self._tally.forget()
+        if not self._tally.empty:
+            self._tally.forget()
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""

@@ -16,8 +16,8 @@ def compiled(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """The forward of a model in compiled code, made when it is first called.
 
     Equal blocks share their code, so that a network of 54 blocks is compiled in the time of five. They are compiled in
-    place: `not_compiled` is for what is to run as it is written. Sizes are constants in the code: where torch takes them for
-    variables, as it does when the second kind of block comes, the code is slower.
+    place: `not_compiled` is for what is to run as it is written. Sizes are constants in the code: where torch takes
+    them for variables, as it does when the second kind of block comes, the code is slower.
     """
     blocks = repeated(model)
     if not blocks:

@@ -1,7 +1,7 @@
 """Kernels in Triton, for tensors on an NVIDIA GPU: each does all layers of a network in one launch.
 
 On a GPU a step of a small network is a matter of launches, not of arithmetic. So the moments of all inputs are computed
-together, when the backward begins (`KernelMoments`), and one pair of kernels does the steps of all layers.
+together, when the backward begins (`KernelMoments`), and one kernel does the steps of all layers.
 
 What differs from layer to layer is read from tables on the device. They are copied there again only if something in
 them has changed, which with PyTorch's allocator is rare once training runs.
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
 from trimtab.bnp.kernels.found import KernelMoments, Recipe, SummedMoments
-from trimtab.bnp.kernels.table import shares
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -29,6 +28,7 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 
 _MOST_TABLES = 16  # addresses come back after a few steps
 _MOST_PLANS = 32
+_PROGRAMS = 1024  # for one layer, or a few more
 
 
 class _Launch:
@@ -123,24 +123,24 @@ class _MomentsPlan:
 class _StepPlan:
     """Tables and memory for the steps of layers of known shapes."""
 
-    def __init__(self, told: tuple[bool, Sequence[tuple[int, int, int, int, bool]]], device: torch.device) -> None:
-        """Cut the work; each shape is that of the weights, and whether all sites share their statistics."""
+    def __init__(self, told: tuple[bool, Sequence[tuple[int, int, int, int]]], device: torch.device) -> None:
+        """Cut the work; each shape is that of the weights."""
         _, shapes = told
-        by_group: list[np.ndarray] = []
-        by_output: list[np.ndarray] = []
-        first = 0
-        for index, (groups, outputs, inputs, sites, shared) in enumerate(shapes):
-            for work, count in ((by_group, groups), (by_output, groups * outputs)):
-                work.append(np.stack([np.full(count, index), np.arange(count), np.full(count, first)], 1))
-            first += 4 * groups * inputs * (1 if shared else sites)
+        work: list[np.ndarray] = []
+        for index, (groups, outputs, _, _) in enumerate(shapes):
+            # What all programs of a layer do first, in the statistics of all columns, is to be the lesser part.
+            together = max(1, outputs * groups // _PROGRAMS)
+            first = np.arange(0, outputs, together)
+            begins = (np.arange(groups)[:, None] * outputs + first).ravel()
+            ends = (np.arange(groups)[:, None] * outputs + np.minimum(first + together, outputs)).ravel()
+            layer, programs = np.full(len(begins), index), np.full(len(begins), len(begins))
+            work.append(np.stack([layer, begins, ends, programs], 1))
         # On the host, where the device can write to it: so it is looked at without asking the device for anything.
         self.alarm = torch.zeros((), dtype=torch.int32, pin_memory=True)
         self.table = _Table(device)
-        scratch = torch.empty(first, device=device)
-        flags = torch.zeros(3 * len(shapes), dtype=torch.int32, device=device)
-        first_work, second_work = _on(device, by_group), _on(device, by_output)
-        self.prepare = _Launch(code.prepare, len(first_work), first_work, scratch, flags)
-        self.transform = _Launch(code.transform, len(second_work), second_work, scratch, flags, self.alarm)
+        flags = torch.zeros(2 * len(shapes), dtype=torch.int32, device=device)
+        parts = _on(device, work)
+        self.launch = _Launch(code.precondition, len(parts), parts, flags, self.alarm)
 
 
 def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
@@ -228,17 +228,17 @@ class Workshop:
         if last is not None and not captured and last[1] is fold and _same(updates, last[0]):
             plan = last[2]
         else:
-            shapes = tuple([(*update.shape, shares(update)) for update in updates])
+            shapes = tuple([update.shape for update in updates])
             plan = self._plan(_StepPlan, (fold, shapes), device, captured)
             if plan is None:
                 return None
             self._last_step = updates, fold, plan
-        table = (plan.table.holding(b"".join(rows), captured),)
-        step = 1 - options.rho
         use_batch, second_moment = options.statistics == "batch", options.no_bias == "second_moment"
         with _current(device):
-            plan.prepare(table, (step, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold))
-            plan.transform(table, (step, options.debias, fold))
+            plan.launch(
+                (plan.table.holding(b"".join(rows), captured),),
+                (1 - options.rho, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold),
+            )
         alarm: Tensor = plan.alarm
         return alarm
 

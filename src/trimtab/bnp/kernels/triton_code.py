@@ -115,8 +115,9 @@ def moments_of_rows(addresses, out, layers, work, partial, arrived, TYPE: tl.con
 
 
 # ---- The step --------------------------------------------------------------------------------------------------------
-# The first kernel works on the statistics, the second on the gradients; its last program of each layer decides whether
-# the new averages are kept. A layer's row in the table is as in native.c.
+# A program changes the gradients of some outputs of one layer. It computes what they are transformed with itself, from
+# the averages as they were and the batch: that is less work than a launch of another kernel. The last program of each
+# layer decides whether the new averages are kept. A layer's row in the table is as in native.c.
 
 
 @triton.jit
@@ -163,11 +164,36 @@ def _is_single(row):
 
 
 @triton.jit
-def prepare(
+def _statistics(
+    row, at, inside, columns, single, usable, undo, by, started, step,
+    DEBIAS: tl.constexpr, USE_BATCH: tl.constexpr, SECOND_MOMENT: tl.constexpr, FOLD: tl.constexpr,
+):  # fmt: skip
+    """Of some columns: the averages after this batch, and the mean and the variance that are used."""
+    new_mean = tl.load(tl.load(row + 4).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    new_variance = tl.load(tl.load(row + 5).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    m_batch, v_batch = _batch(row, at, inside, columns)
+    distance = m_batch - new_mean / undo
+    v_batch = tl.where(single, distance * distance, v_batch)
+    if FOLD:
+        new_mean = tl.where(usable, _between(new_mean, m_batch, step), new_mean)
+        new_variance = tl.where(usable, _between(new_variance, v_batch, step), new_variance)
+    m = new_mean / by
+    v = tl.where(started, new_variance / by, 1.0) if DEBIAS else new_variance
+    if USE_BATCH:
+        taken = usable & (single == 0)
+        m = tl.where(taken, m_batch, m)
+        v = tl.where(taken, v_batch, v)
+    if SECOND_MOMENT:
+        v = tl.where(tl.load(row + 1) == 0, v + m * m, v)
+    return new_mean, new_variance, m, v
+
+
+@triton.jit
+def precondition(
     table,
     work,
-    scratch,
     flags,
+    alarm,
     step,
     eps1,
     eps2,
@@ -176,24 +202,28 @@ def prepare(
     SECOND_MOMENT: tl.constexpr,
     FOLD: tl.constexpr,
 ):
-    """The averages after this batch, and from them what the gradient is transformed with. A program is one group."""
+    """The step of some outputs of a layer."""
     program = tl.program_id(0)
-    layer = tl.load(work + program * 3)
-    group = tl.load(work + program * 3 + 1)
-    first = tl.load(work + program * 3 + 2)
+    layer = tl.load(work + program * 4)
+    first_output = tl.load(work + program * 4 + 1)
+    end_output = tl.load(work + program * 4 + 2)
+    programs = tl.load(work + program * 4 + 3)
     row = table + layer * 16
-    bias = tl.load(row + 1)
+    bias_address = tl.load(row + 1)
     mean = tl.load(row + 4).to(tl.pointer_type(tl.float32))
-    variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
-    share = tl.load(tl.load(row + 6).to(tl.pointer_type(tl.float32)))
+    share = tl.load(row + 6).to(tl.pointer_type(tl.float32))
     groups = tl.load(row + 9).to(tl.int32)
-    per_group = tl.load(row + 11).to(tl.int32)
-    if tl.load(row + 13) == 0:
-        per_group = per_group * tl.load(row + 12).to(tl.int32)
+    outputs = tl.load(row + 10).to(tl.int32)
+    inputs = tl.load(row + 11).to(tl.int32)
+    sites = tl.load(row + 12).to(tl.int32)
+    shared = tl.load(row + 13)
+    width = inputs * sites
+    per_group = tl.where(shared == 0, width, inputs)
+    columns = groups * per_group
     single = _is_single(row)
     q2 = _q2(row)
-    columns = groups * per_group
-    undo = tl.where(share > 0, share, 1.0) if DEBIAS else 1.0
+    old_share = tl.load(share)
+    undo = tl.where(old_share > 0, old_share, 1.0) if DEBIAS else 1.0
 
     spoilt = tl.zeros([SPAN], tl.float32)
     for begin in range(0, columns, SPAN):
@@ -201,109 +231,66 @@ def prepare(
         inside = at < columns
         m_batch, v_batch = _batch(row, at, inside, columns)
         distance = m_batch - tl.load(mean + at, mask=inside, other=0.0) / undo
-        v = tl.where(single, distance * distance, v_batch)
-        spoilt += tl.where(inside, v * 0, 0.0)
+        spoilt += tl.where(inside, tl.where(single, distance * distance, v_batch) * 0, 0.0)
     usable = tl.sum(spoilt) == 0
-    new_share = tl.where(usable, _between(share, 1.0, step), share) if FOLD else share
+    new_share = tl.where(usable, _between(old_share, 1.0, step), old_share) if FOLD else old_share
     started = new_share > 0 if DEBIAS else True
     by = tl.where(started, new_share, 1.0) if DEBIAS else 1.0
 
+    first_column = first_output // outputs * per_group
     most = tl.full([SPAN], -float("inf"), tl.float32)
     for begin in range(0, per_group, SPAN):
         inside = begin + tl.arange(0, SPAN) < per_group
-        at = group * per_group + begin + tl.arange(0, SPAN)
-        m = tl.load(mean + at, mask=inside, other=0.0)
-        v = tl.load(variance + at, mask=inside, other=0.0)
-        m_batch, v_batch = _batch(row, at, inside, columns)
-        distance = m_batch - m / undo
-        v_batch = tl.where(single, distance * distance, v_batch)
-        if FOLD:
-            m = tl.where(usable, _between(m, m_batch, step), m)
-            v = tl.where(usable, _between(v, v_batch, step), v)
-        tl.store(scratch + first + at, m, mask=inside)
-        tl.store(scratch + first + columns + at, v, mask=inside)
-        m = m / by
-        v = tl.where(started, v / by, 1.0) if DEBIAS else v
-        if USE_BATCH:
-            taken = usable & (single == 0)
-            m = tl.where(taken, m_batch, m)
-            v = tl.where(taken, v_batch, v)
-        if SECOND_MOMENT:
-            v = tl.where(bias == 0, v + m * m, v)
-        tl.store(scratch + first + 2 * columns + at, m, mask=inside)
-        tl.store(scratch + first + 3 * columns + at, v, mask=inside)
+        at = first_column + begin + tl.arange(0, SPAN)
+        _mean, _variance, _m, v = _statistics(
+            row, at, inside, columns, single, usable, undo, by, started, step, DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD
+        )
         most = tl.maximum(most, tl.where(inside, v, -float("inf")))
     added = eps1 * tl.max(most) + eps2
-    tl.debug_barrier()
-    for begin in range(0, per_group, SPAN):
-        inside = begin + tl.arange(0, SPAN) < per_group
-        scale = scratch + first + 3 * columns + group * per_group + begin + tl.arange(0, SPAN)
-        v = tl.load(scale, mask=inside, other=1.0)
-        tl.store(scale, 1.0 / (q2 * (v + added)), mask=inside)
-    if group == 0:
-        tl.store(flags + layer * 3, usable.to(tl.int32))
 
-
-@triton.jit
-def transform(table, work, scratch, flags, alarm, step, DEBIAS: tl.constexpr, FOLD: tl.constexpr):
-    """The gradients of one output of a layer."""
-    program = tl.program_id(0)
-    layer = tl.load(work + program * 3)
-    output = tl.load(work + program * 3 + 1)
-    first = tl.load(work + program * 3 + 2)
-    row = table + layer * 16
-    weight = tl.load(row).to(tl.pointer_type(tl.float32))
-    bias_address = tl.load(row + 1)
-    groups = tl.load(row + 9).to(tl.int32)
-    outputs = tl.load(row + 10).to(tl.int32)
-    per_group = tl.load(row + 11).to(tl.int32)
-    sites = tl.load(row + 12).to(tl.int32)
-    width = per_group * sites
-    inputs = per_group
-    shared = tl.load(row + 13)
-    if shared == 0:
-        per_group = width
-    q2 = _q2(row)
-    columns = groups * per_group
-    mean = scratch + first + 2 * columns + output // outputs * per_group
-    scale = mean + columns
-    weight += output.to(tl.int64) * width
-    bias = bias_address.to(tl.pointer_type(tl.float32)) + output
     has_bias = bias_address != 0
-    b = tl.load(bias, mask=has_bias, other=0.0)
-    sums = tl.zeros([WEIGHTS], tl.float32)
-    for begin in range(0, width, WEIGHTS):
-        at = begin + tl.arange(0, WEIGHTS)
-        inside = at < width
-        column = tl.where(shared == 0, at, tl.where(shared == 1, at // sites, at % inputs))
-        m = tl.where(has_bias, tl.load(mean + column, mask=inside, other=0.0), 0.0)
-        w = tl.load(weight + at, mask=inside, other=0.0) - m * b
-        w = w * tl.load(scale + column, mask=inside, other=0.0)
-        tl.store(weight + at, w, mask=inside)
-        sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
-    sums = tl.sum(sums)
-    b = b / q2 - sums
-    tl.store(bias, b, mask=has_bias)
-    if b * 0 != 0:
-        tl.store(flags + layer * 3 + 1, 1)
+    weight = tl.load(row).to(tl.pointer_type(tl.float32)) + first_output.to(tl.int64) * width
+    bias = bias_address.to(tl.pointer_type(tl.float32)) + first_output
+    for _ in range(first_output, end_output):
+        b = tl.load(bias, mask=has_bias, other=0.0)
+        sums = tl.zeros([WEIGHTS], tl.float32)
+        for begin in range(0, width, WEIGHTS):
+            at = begin + tl.arange(0, WEIGHTS)
+            inside = at < width
+            column = first_column + tl.where(shared == 0, at, tl.where(shared == 1, at // sites, at % inputs))
+            _mean, _variance, m, v = _statistics(
+                row, column, inside, columns, single, usable, undo, by, started, step,
+                DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD,
+            )  # fmt: skip
+            m = tl.where(has_bias, m, 0.0)
+            w = (tl.load(weight + at, mask=inside, other=0.0) - m * b) * (1.0 / (q2 * (v + added)))
+            tl.store(weight + at, w, mask=inside)
+            sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
+        b = b / q2 - tl.sum(sums)
+        tl.store(bias, b, mask=has_bias)
+        if b * 0 != 0:
+            tl.store(flags + layer * 2, 1)
+        weight += width
+        bias += 1
     tl.debug_barrier()
-    if tl.atomic_add(flags + layer * 3 + 2, 1, sem="acq_rel") == groups * outputs - 1:
-        good = (tl.load(flags + layer * 3) != 0) & (tl.atomic_xchg(flags + layer * 3 + 1, 0) == 0)
-        tl.store(flags + layer * 3 + 2, 0)
+    if tl.atomic_add(flags + layer * 2 + 1, 1, sem="acq_rel") == programs - 1:
+        good = usable & (tl.atomic_xchg(flags + layer * 2, 0) == 0)
+        tl.store(flags + layer * 2 + 1, 0)
         if not good:
             tl.store(alarm, 1)
         if FOLD:
             counter = tl.load(row + tl.where(good, 7, 8)).to(tl.pointer_type(tl.int64))
             tl.store(counter, tl.load(counter) + 1)
             if good:
-                new = scratch + first
-                old_mean = tl.load(row + 4).to(tl.pointer_type(tl.float32))
-                old_variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+                variance = tl.load(row + 5).to(tl.pointer_type(tl.float32))
                 for begin in range(0, columns, SPAN):
                     at = begin + tl.arange(0, SPAN)
                     inside = at < columns
-                    tl.store(old_mean + at, tl.load(new + at, mask=inside), mask=inside)
-                    tl.store(old_variance + at, tl.load(new + columns + at, mask=inside), mask=inside)
+                    m, v, _m, _v = _statistics(
+                        row, at, inside, columns, single, usable, undo, by, started, step,
+                        DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD,
+                    )  # fmt: skip
+                    tl.store(mean + at, m, mask=inside)
+                    tl.store(variance + at, v, mask=inside)
                 if DEBIAS:
-                    share = tl.load(row + 6).to(tl.pointer_type(tl.float32))
-                    tl.store(share, _between(tl.load(share), 1.0, step))
+                    tl.store(share, new_share)
