@@ -20,7 +20,11 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.stale import put_back, set_apart
 from trimtab.bnp.statistics import Rows, at_least, precision_of
 
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # not in all versions
+
+def _is_exporting() -> bool:
+    """Whether this is traced for torch.export. torch's own function of that name is always true when traced by 2.11."""
+    exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)  # not in all versions
+    return exporting
 
 
 def is_parameter(value: Any) -> TypeGuard[nn.Parameter]:
