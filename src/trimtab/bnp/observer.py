@@ -1,14 +1,11 @@
 """The hooks on one layer: they gather the rows whose gradient has arrived.
 
-The forward computes the moments of the input. They wait on the output, and count when a backward
-both reaches that output and computes the gradient of the layer's weight. What is evaluated, never
-reaches a loss, or is differentiated for another purpose (an input's gradient, say) leaves no trace.
+The forward computes the moments of the input; `ledger` knows which of them count. What is evaluated, never reaches a
+loss, or is differentiated for another purpose (an input's gradient, say) leaves no trace.
 """
 
-import itertools
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,39 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
 from trimtab.bnp.layers import LayerType, kept_now, output_first
+from trimtab.bnp.ledger import Ledger
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
 from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
 from trimtab.bnp.update import Update
-
-# The number of the backward that is running in this thread, −1 outside one; and whether it comes to a place in the
-# graph. torch's own register_multi_grad_hook tells backwards apart by these.
-_current_backward: Callable[[], int] = torch._C._current_graph_task_id
-_comes_to: Callable[[Any], bool] = torch._C._will_engine_execute_node
-
-
-_number = itertools.count()  # tells the forwards apart, since several backwards can go through one
-
-
-class _Pool:
-    """The rows of several forwards, pooled, each forward once."""
-
-    __slots__ = ("forwards", "rows")
-
-    def __init__(self) -> None:
-        self.rows: Rows | None = None
-        self.forwards: set[int] = set()
-
-    def hold(self, rows: Rows | None) -> None:
-        """Have these and no others; their forwards are past."""
-        self.rows = rows
-        self.forwards.clear()
-
-    def add(self, forwards: dict[int, Rows]) -> None:
-        for number, rows in forwards.items():
-            if number not in self.forwards:
-                self.forwards.add(number)
-                self.rows = self.rows.merge(rows) if self.rows else rows
 
 
 class Observer:
@@ -74,16 +43,6 @@ class Observer:
         self.running: RunningAverage | None = None
         self.said_unheard = False
         self.said_unsuited = False
-        # The rows of a forward pass through these, in this order.
-        self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output,
-        self._accumulated = _Pool()  # and the weight's gradient was added to weight.grad,
-        self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
-        self._backward = -1  # the backward that has last come here,
-        self._hands_out = False  # and whether it is torch.autograd.grad's, as far as that is asked.
-        # The answer takes a while, and in most loops it is no: it is asked until a backward has added to weight.grad,
-        # and again from when one did not.
-        self._asks = True
-        self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
         # How rows were got the last time, for an output of which shape, and with how many samples and outputs.
         self._recipe: Recipe | None = None
         self._recipe_is_for: tuple[torch.Size, Number, Number] = (torch.Size(), 0, 0)
@@ -91,10 +50,8 @@ class Observer:
         self._update: Update | None = None
         self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = (None, None, torch.Size())
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
-        self._watched: nn.Parameter | None = None
-        self._weight_handles: list[RemovableHandle] = []
-        self._is_compiled = False  # or has been
         self._tally = Tally()  # what compiled code has seen
+        self._ledger = Ledger(self._tally)
         self._handle: RemovableHandle | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,7 +89,7 @@ class Observer:
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows = self._accumulated.rows
+        rows = self._ledger.accumulated
         if not self._tally.empty and (weight := self.weight) is not None:
             traced = self._tally.rows(weight)
             return traced if traced is None or rows is None else traced.merge(rows)
@@ -141,8 +98,7 @@ class Observer:
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        self._settle()
-        return self._handed_out.rows
+        return self._ledger.handed_out
 
     def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
         """What the step of this layer is about; None if no input was seen.
@@ -150,7 +106,7 @@ class Observer:
         Raises:
             ValueError: If its running averages are for other inputs.
         """
-        rows, token = self._accumulated.rows, self._tally.token
+        rows, token = self._ledger.accumulated, self._tally.token
         if rows is None or (token is not None and token.grad is not None):
             rows = self.pending
             if rows is None:
@@ -204,21 +160,12 @@ class Observer:
 
     def discard(self) -> None:
         """Forget the pending rows, and those that could become pending."""
-        if self._reached:
-            self._reached.clear()
-        for pool in (self._accumulated, self._handed_out):
-            if pool.rows is not None:
-                pool.hold(None)
-        self._gradient_held = None
-        if not self._tally.empty:
-            self._tally.forget()
+        self._ledger.discard()
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
-        self.discard()
         self.running = running
-        self._accumulated.hold(accumulated)
-        self._handed_out.hold(handed_out)
+        self._ledger.restore(accumulated, handed_out)
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
@@ -230,7 +177,7 @@ class Observer:
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
         self.discard()
-        self._watch(None)
+        self._ledger.follow(None)
         self._tally.clear()
         self._update, self._update_is_for = None, (None, None, torch.Size())
         if self._handle is not None:
@@ -249,25 +196,10 @@ class Observer:
             rows = self._rows(module, x, outputs[0])
             if rows is None:
                 return
-            if weight is not self._watched:
-                self._watch(weight)
-        if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
-            self._settle()
-        kernels, number = self._kernels, next(_number)
-
-        def reached(grad: Tensor) -> None:
-            if kernels.waiting:
-                kernels.compute()
-            backward = _current_backward()
-            if backward != self._backward:
-                self._begin(backward)
-            if self._hands_out:
-                self._handed_out.add({number: rows})
-            elif (others := self._reached.get(backward)) is None:
-                self._reached[backward] = {number: rows}
-            else:
-                others[number] = rows
-
+            if weight is not self._ledger.weight:
+                self._ledger.follow(weight)
+                self._fit(weight)
+        reached = self._ledger.entry(rows, self._kernels)
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
             # graph, and its base keeps the old one.
@@ -281,7 +213,7 @@ class Observer:
 
     def _rows_again(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Rows | None:
         """The rows of a call that is like the last one, for which all is known; None if it is not."""
-        recipe, weight = self._recipe, self._watched
+        recipe, weight = self._recipe, self._ledger.weight
         if recipe is None or weight is None or type(output) is not Tensor or not args:
             return None
         x = args[0]
@@ -319,96 +251,16 @@ class Observer:
             return None
         return rows
 
-    def _watch(self, weight: nn.Parameter | None) -> None:
-        """Put the hooks on this weight, and on no other."""
-        if weight is self._watched:
-            return
-        for handle in self._weight_handles:
-            handle.remove()
-        self._watched = weight
-        self._weight_handles = []
-        if weight is not None:
-            self._weight_handles.append(weight.register_post_accumulate_grad_hook(self._accumulate))
-            if self._is_compiled:
-                self._weight_handles.append(weight.register_hook(self._gradient))
-            self._fit(weight)
-
     def _fit(self, weight: nn.Parameter | None) -> None:
         """Be ready for compiled code, which cannot make itself what it needs."""
         if weight is not None and not isinstance(weight, nn.UninitializedParameter) and weight.numel():
             self._tally.fit(weight, self.shape(weight), self.options, self._token_reached)
 
-    def _begin(self, backward: int) -> None:
-        """A backward has come to the layer, or to its weight's gradient: rows whose gradient is gone do not count."""
-        self._backward, self._hands_out = backward, False
-        if not self._asks and self._accumulated.rows is None and self._tally.empty:
-            return
-        assert self._watched is not None
-        try:
-            # Not kept: while somebody holds this place of the graph, the weight cannot get another shape.
-            if not _comes_to(torch.autograd.graph.get_gradient_edge(self._watched).node):
-                return  # the gradient of something else is wanted
-        except RuntimeError:  # torch.autograd.grad has been asked for the weight's: this is how torch says so
-            self._hands_out = True
-        if self._was_dropped():
-            self._accumulated.hold(None)
-            self._tally.forget()
-
-    def _settle(self) -> None:
-        """What a backward reached and did not add to weight.grad, it has handed out, unless it is known what it did."""
-        if self._reached:
-            if not self._asks:
-                for forwards in self._reached.values():
-                    self._handed_out.add(forwards)
-            self._reached.clear()
-            self._asks = True
-
-    def _gradient(self, grad: Tensor) -> None:
-        """Tensor hook, for compiled code: a backward has the weight's gradient."""
-        if (backward := _current_backward()) != self._backward:
-            self._begin(backward)
-
     def _token_reached(self, sums: Tensor) -> None:
-        """Tensor hook: a backward through compiled code has come to this layer.
-
-        The same backward has the weight's gradient; which of the two comes first is not known.
-        """
+        """Tensor hook: a backward through compiled code has come to this layer."""
         weight = self.weight
-        if not self._is_compiled:
-            self._is_compiled, self._watched = True, None
-        self._watch(weight)
-        self._gradient(sums)
+        self._ledger.reached_by_compiled_code(weight)
+        self._fit(weight)
         if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
             like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
             self.running = RunningAverage(like, debias=self.options.debias)
-
-    def _accumulate(self, weight: Tensor) -> None:
-        """Post-accumulate hook: this backward's gradient has been added to weight.grad.
-
-        So the loop does not work by hand, and what was handed out before was for another purpose.
-        """
-        backward, grad = _current_backward(), weight.grad
-        # If it did not come through a call of the layer, nobody has looked yet whether the gradient before was dropped.
-        if backward != self._backward and (self._gradient_held is None or grad is not self._gradient_held[0]()):
-            self._accumulated.hold(None)
-        rows = self._reached.pop(backward, None)
-        if rows is not None:
-            self._accumulated.add(rows)
-            self._asks = False
-        if self._handed_out.rows is not None:
-            self._handed_out.hold(None)
-        if grad is not None:
-            self._gradient_held = weakref.ref(grad), grad._version
-
-    def _was_dropped(self) -> bool:
-        """Whether the gradient of the accumulated rows has since been set to None or to zero.
-
-        Its values are looked at only if something other than a backward has changed it.
-        """
-        if self._watched is None or (self._accumulated.rows is None and self._tally.empty):
-            return False
-        grad = self._watched.grad
-        if grad is None or self._gradient_held is None:
-            return grad is None
-        held, version = self._gradient_held
-        return (grad is not held() or grad._version != version) and not bool(grad.any())

@@ -1,0 +1,209 @@
+"""Which rows of a layer count: those whose gradient the next step will use, each once.
+
+The rows of a forward wait on its output. They count when a backward both reaches that output and adds the gradient of
+the layer's weight to weight.grad; or when torch.autograd.grad hands that gradient out, to somebody who may put it there.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from trimtab.bnp.kernels import Kernels
+from trimtab.bnp.statistics import Rows
+from trimtab.bnp.traced import Tally
+
+# The number of the backward that is running in this thread, −1 outside one; and whether it comes to a place in the
+# graph. torch's own register_multi_grad_hook tells backwards apart by these.
+_current_backward: Callable[[], int] = torch._C._current_graph_task_id
+_comes_to: Callable[[Any], bool] = torch._C._will_engine_execute_node
+
+_number = itertools.count()  # tells the forwards apart, since several backwards can go through one
+
+
+class _Pool:
+    """The rows of several forwards, pooled, each forward once."""
+
+    __slots__ = ("forwards", "rows")
+
+    def __init__(self) -> None:
+        self.rows: Rows | None = None
+        self.forwards: set[int] = set()
+
+    def hold(self, rows: Rows | None) -> None:
+        """Have these and no others; their forwards are past."""
+        self.rows = rows
+        self.forwards.clear()
+
+    def add(self, forwards: dict[int, Rows]) -> None:
+        for number, rows in forwards.items():
+            if number not in self.forwards:
+                self.forwards.add(number)
+                self.rows = self.rows.merge(rows) if self.rows else rows
+
+
+class Ledger:
+    """Keeps the books for one layer.
+
+    Attributes:
+        weight: The parameter whose gradients are followed.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        """Nothing is written in it yet.
+
+        Args:
+            tally: What compiled code has seen of the layer.
+        """
+        self.weight: nn.Parameter | None = None
+        self._tally = tally
+        self._is_compiled = False  # or has been
+        self._handles: list[RemovableHandle] = []
+        # The rows of a forward pass through these, in this order.
+        self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output,
+        self._accumulated = _Pool()  # and the weight's gradient was added to weight.grad,
+        self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
+        self._backward = -1  # the backward that has last come here,
+        self._hands_out = False  # and whether it is torch.autograd.grad's, as far as that is asked.
+        # The answer takes a while, and in most loops it is no: it is asked until a backward has added to weight.grad,
+        # and again from when one did not.
+        self._asks = True
+        self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: without what only this one's weight has."""
+        return {**self.__dict__, "weight": None, "_handles": [], "_gradient_held": None}
+
+    def entry(self, rows: Rows, kernels: Kernels) -> Callable[[Tensor], None]:
+        """The hook for the outputs of a forward that has shown these rows."""
+        if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
+            self._settle()
+        number = next(_number)
+
+        def reached(grad: Tensor) -> None:
+            if kernels.waiting:
+                kernels.compute()
+            backward = _current_backward()
+            if backward != self._backward:
+                self._begin(backward)
+            if self._hands_out:
+                self._handed_out.add({number: rows})
+            elif (others := self._reached.get(backward)) is None:
+                self._reached[backward] = {number: rows}
+            else:
+                others[number] = rows
+
+        return reached
+
+    @property
+    def accumulated(self) -> Rows | None:
+        """The rows whose gradient a backward has added to weight.grad, without those of compiled code."""
+        return self._accumulated.rows
+
+    @property
+    def handed_out(self) -> Rows | None:
+        """The rows whose gradient torch.autograd.grad has returned to its caller."""
+        self._settle()
+        return self._handed_out.rows
+
+    def discard(self) -> None:
+        """Forget the rows that count, and those that could come to."""
+        if self._reached:
+            self._reached.clear()
+        for pool in (self._accumulated, self._handed_out):
+            if pool.rows is not None:
+                pool.hold(None)
+        self._gradient_held = None
+        if not self._tally.empty:
+            self._tally.forget()
+
+    def restore(self, accumulated: Rows | None, handed_out: Rows | None) -> None:
+        """Take up what was saved. Accumulated rows stay if weight.grad is restored before the next backward."""
+        self.discard()
+        self._accumulated.hold(accumulated)
+        self._handed_out.hold(handed_out)
+
+    def follow(self, weight: nn.Parameter | None) -> None:
+        """Put the hooks on this weight, and on no other."""
+        for handle in self._handles:
+            handle.remove()
+        self.weight = weight
+        self._handles = []
+        if weight is not None:
+            self._handles.append(weight.register_post_accumulate_grad_hook(self._accumulate))
+            if self._is_compiled:
+                self._handles.append(weight.register_hook(self._gradient))
+
+    def reached_by_compiled_code(self, weight: nn.Parameter | None) -> None:
+        """A backward through compiled code has come to the layer.
+
+        The same backward has the weight's gradient; which of the two comes first is not known.
+        """
+        if weight is not self.weight or not self._is_compiled:
+            self._is_compiled = True
+            self.follow(weight)
+        self._gradient(None)
+
+    def _begin(self, backward: int) -> None:
+        """A backward has come to the layer, or to its weight's gradient: rows whose gradient is gone do not count."""
+        self._backward, self._hands_out = backward, False
+        if self.weight is None or (not self._asks and self._accumulated.rows is None and self._tally.empty):
+            return
+        try:
+            # Not kept: while somebody holds this place of the graph, the weight cannot get another shape.
+            if not _comes_to(torch.autograd.graph.get_gradient_edge(self.weight).node):
+                return  # the gradient of something else is wanted
+        except RuntimeError:  # torch.autograd.grad has been asked for the weight's: this is how torch says so
+            self._hands_out = True
+        if self._was_dropped():
+            self._accumulated.hold(None)
+            self._tally.forget()
+
+    def _settle(self) -> None:
+        """What a backward reached and did not add to weight.grad, it has handed out, unless it is known what it did."""
+        if self._reached:
+            if not self._asks:
+                for forwards in self._reached.values():
+                    self._handed_out.add(forwards)
+            self._reached.clear()
+            self._asks = True
+
+    def _gradient(self, grad: Tensor | None) -> None:
+        """Tensor hook, for compiled code: a backward has the weight's gradient."""
+        if (backward := _current_backward()) != self._backward:
+            self._begin(backward)
+
+    def _accumulate(self, weight: Tensor) -> None:
+        """Post-accumulate hook: this backward's gradient has been added to weight.grad.
+
+        So the loop does not work by hand, and what was handed out before was for another purpose.
+        """
+        backward, grad = _current_backward(), weight.grad
+        # If it did not come through a call of the layer, nobody has looked yet whether the gradient before was dropped.
+        if backward != self._backward and (self._gradient_held is None or grad is not self._gradient_held[0]()):
+            self._accumulated.hold(None)
+        rows = self._reached.pop(backward, None)
+        if rows is not None:
+            self._accumulated.add(rows)
+            self._asks = False
+        if self._handed_out.rows is not None:
+            self._handed_out.hold(None)
+        if grad is not None:
+            self._gradient_held = weakref.ref(grad), grad._version
+
+    def _was_dropped(self) -> bool:
+        """Whether the gradient of the accumulated rows has since been set to None or to zero.
+
+        Its values are looked at only if something other than a backward has changed it.
+        """
+        if self.weight is None or (self._accumulated.rows is None and self._tally.empty):
+            return False
+        grad = self.weight.grad
+        if grad is None or self._gradient_held is None:
+            return grad is None
+        held, version = self._gradient_held
+        return (grad is not held() or grad._version != version) and not bool(grad.any())
