@@ -31,10 +31,17 @@ def whole_run_minutes(run: tuple[str, ...], steps_per_epoch: int, device: str, p
         begin = time.perf_counter()
         with (Path(folder) / "said").open("w+", encoding="utf-8") as said:
             process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=os.environ | caches)
-            ends = _watched(process, out / "events.jsonl")
+            try:
+                ends = _watched(process, out / "events.jsonl")
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
             seconds = time.perf_counter() - begin
             said.seek(0)
             words = said.read().strip() or "no words"
+    if process.returncode < 0:
+        raise RuntimeError(f"the run was ended by signal {-process.returncode}")
     if process.returncode:
         raise RuntimeError(words.splitlines()[-1])
     if len(ends) != LAST:

@@ -256,6 +256,133 @@ def test_adversarial_examples_after_training_without() -> None:
             assert_same(statistics(bnp), statistics(theirs))
 
 
+def trained() -> tuple[nn.Sequential, trimtab.BNP]:
+    """A model after some ordinary steps."""
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    for seed in range(3):
+        model.zero_grad()
+        loss_of(model, batch(seed)).backward()
+        bnp.step()
+    model.zero_grad()
+    return model, bnp
+
+
+def by_hand(model: nn.Module, x: Tensor) -> None:
+    parameters = list(model.parameters())
+    for parameter, grad in zip(parameters, torch.autograd.grad(loss_of(model, x), parameters), strict=True):
+        parameter.grad = grad
+
+
+ONE_BATCH = {"0": 6 * 16, "2": 6 * 16, "5": 6, "7": 6}
+
+
+def test_other_gradients_after_training() -> None:
+    """What a backward that adds to no gradient was for is known, and not guessed from those before it."""
+    model, bnp = trained()
+    x = batch(1).requires_grad_()
+    torch.autograd.grad(loss_of(model, x), x)
+    assert pending_rows(bnp) == NOTHING
+    by_hand(model, batch(2))
+    assert pending_rows(bnp) == ONE_BATCH
+
+    model, bnp = trained()
+    loss_of(model, batch(1)).backward()
+    torch.autograd.grad(loss_of(model, x), x)
+    assert pending_rows(bnp) == ONE_BATCH
+    model.zero_grad()
+    bnp.discard()
+    by_hand(model, batch(2))
+    assert pending_rows(bnp) == ONE_BATCH
+
+    model, bnp = trained()
+    before = statistics(bnp)
+    loss_of(model, batch(1)).backward(inputs=list(model[0].parameters()))
+    assert pending_rows(bnp) == {**NOTHING, "0": 6 * 16}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    with pytest.warns(trimtab.TrimtabWarning, match="No input was seen"):
+        bnp.step()
+    after = statistics(bnp)
+    assert [name for name in after if not torch.equal(after[name], before[name])] == ["0.mean", "0.variance", "0.steps"]
+
+
+def test_a_backward_that_fails_after_training() -> None:
+    model, bnp = trained()
+    failing = model[0].weight.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss_of(model, batch(1)).backward()
+    failing.remove()
+    by_hand(model, batch(2))
+    assert pending_rows(bnp)["0"] == 6 * 16
+
+
+@pytest.mark.parametrize("how", ["detach", "drop", "leave"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_backward_after_bnp_is_gone(how: str, before: int) -> None:
+    model = small_model()
+    bnp: trimtab.BNP | None = trimtab.BNP(model)
+    assert bnp is not None
+    for seed in range(before):
+        loss_of(model, batch(seed)).backward()
+        bnp.step()
+    loss = loss_of(model, batch(7))
+    if how == "leave":
+        with bnp:
+            pass
+    elif how == "detach":
+        bnp.detach()
+    bnp = None
+    gc.collect()
+    loss.backward()
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+def test_a_penalty_with_a_backward_of_its_own(create_graph: bool) -> None:
+    """The gradient is replaced in between, as by clipping out of place: it has not been dropped."""
+    layer = nn.Linear(3, 2)
+    bnp = trimtab.BNP(layer)
+    for _ in range(4):
+        layer.zero_grad()
+        layer(torch.randn(4, 3)).square().sum().backward(create_graph=create_graph)
+        assert layer.weight.grad is not None
+        if not create_graph:
+            layer.weight.grad = layer.weight.grad * 0.5
+        layer.weight.square().sum().backward(create_graph=create_graph)
+        assert pending_rows(bnp) == {"": 4}
+        layer.zero_grad()
+        bnp.discard()
+
+
+def test_a_penalty_comes_first_and_a_step_is_left_out() -> None:
+    layer = nn.Linear(3, 2)
+    bnp = trimtab.BNP(layer)
+    for number in range(6):
+        layer.zero_grad(set_to_none=False)
+        layer.weight.square().sum().backward()
+        layer(torch.randn(4, 3)).sum().backward()
+        assert pending_rows(bnp) == {"": 4}
+        if number % 2 == 0:
+            bnp.step()
+
+
+@pytest.mark.parametrize("first", ["the hook", "BNP"])
+def test_a_step_within_the_backward(first: str) -> None:
+    """In a hook of the user, which comes before BNP's own if it was registered before."""
+    layer = nn.Linear(3, 4, bias=False)
+    made: list[trimtab.BNP] = []
+    if first == "BNP":
+        made.append(trimtab.BNP(layer))
+    layer.weight.register_post_accumulate_grad_hook(lambda _: made[0].step())
+    if first == "the hook":
+        made.append(trimtab.BNP(layer))
+    for number in range(4):
+        layer.zero_grad()
+        layer(torch.randn(5, 3)).square().sum().backward()
+        assert statistics(made[0])[".steps"] == number + 1
+
+
 def test_a_gradient_dropped_before_the_weight_is_used_without_its_layer() -> None:
     layer = nn.Linear(3, 2)
     bnp = trimtab.BNP(layer)

@@ -73,6 +73,20 @@ def test_the_gradient_is_turned_where_that_costs_nothing() -> None:
     assert torch.equal(seen[0], gradient)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_vmapped_scripted_and_traced() -> None:
+    """As torch's own can be."""
+    ours, theirs = layers()
+    x = images(5, 2, 6, 3, 4)
+    expected = torch.vmap(theirs)(x)
+    torch.testing.assert_close(torch.vmap(ours)(x), expected)
+    torch.testing.assert_close(torch.jit.script(ours)(x[0]), expected[0])
+    traced = torch.fx.symbolic_trace(nn.Sequential(ours, nn.ReLU()))
+    torch.testing.assert_close(traced(x[0]), expected[0].relu())
+    exported = torch.export.export(ours, (x[0],), dynamic_shapes=({0: torch.export.Dim("n", min=2)},)).module()
+    torch.testing.assert_close(exported(x[0]), expected[0])
+
+
 def test_the_networks_have_it() -> None:
     assert type(Norm.parse("gn").layer(8, space=2)) is GroupNorm
     twin = copy.deepcopy(layers()[0])

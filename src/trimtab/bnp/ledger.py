@@ -1,7 +1,7 @@
 """Which rows of a layer count: those whose gradient the next step will use, each once.
 
-The rows of a forward wait on its output. They count when a backward both reaches that output and adds the gradient of
-the layer's weight to weight.grad; or when torch.autograd.grad hands that gradient out, to somebody who may put it there.
+The rows of a forward wait on its output. They count when a backward both reaches that output and adds the gradient
+of the layer's weight to weight.grad; or when torch.autograd.grad hands it out, to somebody who may put it there.
 """
 
 import itertools
@@ -23,6 +23,15 @@ _current_backward: Callable[[], int] = torch._C._current_graph_task_id
 _comes_to: Callable[[Any], bool] = torch._C._will_engine_execute_node
 
 _number = itertools.count()  # tells the forwards apart, since several backwards can go through one
+
+
+class _Known:
+    """The last backward that is known to add to gradients; the others hand them out, or are for something else.
+
+    A backward does one or the other for all it comes to. To ask takes a while, so one layer asks for all.
+    """
+
+    adds = -1
 
 
 class _Pool:
@@ -61,17 +70,14 @@ class Ledger:
         """
         self.weight: nn.Parameter | None = None
         self._tally = tally
-        self._is_compiled = False  # or has been
+        self._looks_before = False  # each time that a gradient is added; see `_look_before`
         self._handles: list[RemovableHandle] = []
         # The rows of a forward pass through these, in this order.
         self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output,
         self._accumulated = _Pool()  # and the weight's gradient was added to weight.grad,
         self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
         self._backward = -1  # the backward that has last come here,
-        self._hands_out = False  # and whether it is torch.autograd.grad's, as far as that is asked.
-        # The answer takes a while, and in most loops it is no: it is asked until a backward has added to weight.grad,
-        # and again from when one did not.
-        self._asks = True
+        self._hands_out = False  # and whether it is torch.autograd.grad's
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +87,7 @@ class Ledger:
     def entry(self, rows: Rows, kernels: Kernels) -> Callable[[Tensor], None]:
         """The hook for the outputs of a forward that has shown these rows."""
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing
-            self._settle()
+            self._reached.clear()
         number = next(_number)
 
         def reached(grad: Tensor) -> None:
@@ -102,12 +108,14 @@ class Ledger:
     @property
     def accumulated(self) -> Rows | None:
         """The rows whose gradient a backward has added to weight.grad, without those of compiled code."""
+        if self._accumulated.rows is None and self._reached and _current_backward() == _Known.adds:
+            # Somebody steps within the backward, in a hook that was there before ours.
+            self._accumulated.add(self._reached.pop(_Known.adds, {}))
         return self._accumulated.rows
 
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        self._settle()
         return self._handed_out.rows
 
     def discard(self) -> None:
@@ -135,7 +143,7 @@ class Ledger:
         self._handles = []
         if weight is not None:
             self._handles.append(weight.register_post_accumulate_grad_hook(self._accumulate))
-            if self._is_compiled:
+            if self._looks_before:
                 self._handles.append(weight.register_hook(self._gradient))
 
     def reached_by_compiled_code(self, weight: nn.Parameter | None) -> None:
@@ -143,37 +151,39 @@ class Ledger:
 
         The same backward has the weight's gradient; which of the two comes first is not known.
         """
-        if weight is not self.weight or not self._is_compiled:
-            self._is_compiled = True
+        if weight is not self.weight:
             self.follow(weight)
+        self._look_before()
         self._gradient(None)
+
+    def _look_before(self) -> None:
+        """From now on look at weight.grad before something is added to it, also if no call of the layer is behind that.
+
+        In most loops there is one, and its hook is enough.
+        """
+        if not self._looks_before and self.weight is not None:
+            self._looks_before = True
+            self._handles.append(self.weight.register_hook(self._gradient))
 
     def _begin(self, backward: int) -> None:
         """A backward has come to the layer, or to its weight's gradient: rows whose gradient is gone do not count."""
         self._backward, self._hands_out = backward, False
-        if self.weight is None or (not self._asks and self._accumulated.rows is None and self._tally.empty):
+        known = backward == _Known.adds and self._accumulated.rows is None and self._tally.empty
+        if known or self.weight is None:
             return
         try:
             # Not kept: while somebody holds this place of the graph, the weight cannot get another shape.
             if not _comes_to(torch.autograd.graph.get_gradient_edge(self.weight).node):
                 return  # the gradient of something else is wanted
+            _Known.adds = backward
         except RuntimeError:  # torch.autograd.grad has been asked for the weight's: this is how torch says so
             self._hands_out = True
         if self._was_dropped():
             self._accumulated.hold(None)
             self._tally.forget()
 
-    def _settle(self) -> None:
-        """What a backward reached and did not add to weight.grad, it has handed out, unless it is known what it did."""
-        if self._reached:
-            if not self._asks:
-                for forwards in self._reached.values():
-                    self._handed_out.add(forwards)
-            self._reached.clear()
-            self._asks = True
-
     def _gradient(self, grad: Tensor | None) -> None:
-        """Tensor hook, for compiled code: a backward has the weight's gradient."""
+        """Tensor hook: a backward has the weight's gradient."""
         if (backward := _current_backward()) != self._backward:
             self._begin(backward)
 
@@ -183,17 +193,22 @@ class Ledger:
         So the loop does not work by hand, and what was handed out before was for another purpose.
         """
         backward, grad = _current_backward(), weight.grad
-        # If it did not come through a call of the layer, nobody has looked yet whether the gradient before was dropped.
-        if backward != self._backward and (self._gradient_held is None or grad is not self._gradient_held[0]()):
-            self._accumulated.hold(None)
+        if backward != self._backward:  # it did not come through a call of the layer, and nobody has looked before
+            self._look_before()
+            if grad is not None and self._is_new(grad):
+                self._accumulated.hold(None)
         rows = self._reached.pop(backward, None)
         if rows is not None:
             self._accumulated.add(rows)
-            self._asks = False
         if self._handed_out.rows is not None:
             self._handed_out.hold(None)
         if grad is not None:
             self._gradient_held = weakref.ref(grad), grad._version
+
+    def _is_new(self, grad: Tensor) -> bool:
+        """Whether there was no gradient before this one, as far as can be told when it is there."""
+        held = None if self._gradient_held is None else self._gradient_held[0]()
+        return grad is not held and grad._version == 0 and not grad.requires_grad
 
     def _was_dropped(self) -> bool:
         """Whether the gradient of the accumulated rows has since been set to None or to zero.

@@ -172,7 +172,7 @@ class Observer:
         if self._handle is None:
             hook = LayerHook(self._forward, self.kind, self.options, self._tally)
             self._handle = self.module.register_forward_hook(hook, with_kwargs=True)
-            self._fit(self.weight)
+            self._follow(self.weight)
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
@@ -197,8 +197,7 @@ class Observer:
             if rows is None:
                 return
             if weight is not self._ledger.weight:
-                self._ledger.follow(weight)
-                self._fit(weight)
+                self._follow(weight)
         reached = self._ledger.entry(rows, self._kernels)
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
@@ -251,9 +250,15 @@ class Observer:
             return None
         return rows
 
+    def _follow(self, weight: nn.Parameter | None) -> None:
+        """See what becomes of this weight's gradients."""
+        if weight is not None and not isinstance(weight, nn.UninitializedParameter):
+            self._ledger.follow(weight if weight.requires_grad else None)
+            self._fit(weight)
+
     def _fit(self, weight: nn.Parameter | None) -> None:
         """Be ready for compiled code, which cannot make itself what it needs."""
-        if weight is not None and not isinstance(weight, nn.UninitializedParameter) and weight.numel():
+        if weight is not None and weight.numel():
             self._tally.fit(weight, self.shape(weight), self.options, self._token_reached)
 
     def _token_reached(self, sums: Tensor) -> None:

@@ -136,12 +136,10 @@ class LayerHook(ModuleHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Any:
         """The output to go on with, if it is another one."""
-        if self.function is None or ModuleHook.silent:
+        if self.function is None or ModuleHook.silent or _is_exporting():
             return None
         if not torch.compiler.is_dynamo_compiling():
             self.function(module, args, kwargs, output)
-            return None
-        if _is_exporting():
             return None
         token = self.tally.token
         if token is not None and isinstance(output, Tensor):

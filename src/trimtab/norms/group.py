@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class GroupNorm(nn.GroupNorm):
@@ -16,11 +18,28 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Computed in float32 under autocast, as torch does."""
-        if input.ndim != 4 or not input.is_contiguous(memory_format=torch.channels_last):
-            return super().forward(input).to(input.dtype)
-        if torch.compiler.is_compiling():  # what follows costs nothing there, and much elsewhere
-            input = _gradient_channels_last(input)
-        return super().forward(input).to(input.dtype, memory_format=torch.channels_last)
+        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+@torch.fx.wrap
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """`torch.nn.functional.group_norm`, with an output like its input."""
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return F.group_norm(input, num_groups, weight, bias, eps)
+    if not _channels_last(input):
+        return F.group_norm(input, num_groups, weight, bias, eps).to(input.dtype)
+    if torch.compiler.is_compiling():  # what this does costs nothing there, and much elsewhere
+        input = _gradient_channels_last(input)
+    output = F.group_norm(input, num_groups, weight, bias, eps)
+    return output.to(input.dtype, memory_format=torch.channels_last)
+
+
+def _channels_last(input: Tensor) -> bool:
+    if input.ndim != 4:
+        return False
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(input):
+        return False  # within vmap nobody may ask
+    return input.is_contiguous(memory_format=torch.channels_last)
 
 
 class _GradientChannelsLast(torch.autograd.Function):

@@ -65,7 +65,7 @@ def moments_of_planes(addresses, out, layers, work, partial, arrived, TYPE: tl.c
             at = begin + tl.arange(0, SUMS)
             total += tl.load(mine + at * 2, mask=at < parts, other=0.0)
             total_squares += tl.load(mine + at * 2 + 1, mask=at < parts, other=0.0)
-        rows = (samples * positions).to(tl.float64)
+        rows = samples.to(tl.float64) * positions
         mean = out + first_column * 2 + column
         _finish(shift, tl.sum(total), tl.sum(total_squares), rows, mean, mean + columns, True)
         tl.store(arrived + first_column + column, 0)
