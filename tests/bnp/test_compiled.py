@@ -506,3 +506,28 @@ def test_what_the_compiler_makes_of_it() -> None:
         results.append((gradients(model), statistics(bnp)))
     assert_same(results[0][0], results[1][0])
     assert_same(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_exported_knows_nothing_of_bnp(strict: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    bnp = trimtab.BNP(model)
+    sizes = ({0: torch.export.Dim("n", min=2)},)
+    exported = torch.export.export(model, (torch.randn(5, 3),), dynamic_shapes=sizes, strict=strict)
+    assert [str(node.target) for node in exported.graph.nodes if node.op == "call_function"] == [
+        "aten.linear.default",
+        "aten.tanh.default",
+        "aten.linear.default",
+    ]
+    compiled(model)(torch.randn(5, 3)).sum().backward()  # which is not taken for an export
+    assert pending_rows(bnp) == {"0": 5, "2": 5}
+
+
+def test_gradients_set_to_zero_from_the_first_on() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    bnp = trimtab.BNP(model)
+    run = compiled(model)
+    for _ in range(4):
+        model.zero_grad(set_to_none=False)
+        run(torch.randn(5, 3)).square().sum().backward()
+        assert pending_rows(bnp) == {"0": 5, "2": 5}

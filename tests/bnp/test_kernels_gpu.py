@@ -54,6 +54,32 @@ def test_steps_equal_the_plain_ones(options: dict[str, str], spatial: str) -> No
         assert [statistics(ours)[f"{layer}.skipped"].item() for layer in (0, 2, 4, 6, 8)] == [3, 6, 6, 3, 3]
 
 
+def test_many_outputs_and_steps_with_closures() -> None:
+    """A program of the kernel then does several outputs; after the first run of a closure the averages stay."""
+    results = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, 2500), nn.Unflatten(1, (2500, 1)), nn.Conv1d(2500, 2600, 1, groups=2)).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        trimtab.BNP(net, fast=fast).attach(optimizer)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(4):
+            x = torch.randn(7, 5, generator=generator).cuda()
+
+            def closure(net: nn.Module = net, x: Tensor = x) -> Tensor:
+                net.zero_grad()
+                loss: Tensor = net(x).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            closure()
+            optimizer.step()
+            optimizer.step(closure)
+        results.append([parameter.detach().clone() for parameter in net.parameters()])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_moments_of_many_inputs(dtype: torch.dtype, memory_format: torch.memory_format) -> None:

@@ -57,6 +57,7 @@ def _recipe(x: Tensor, column: int, kept: bool) -> Recipe | None:
         and type(x) is Tensor
         and x.is_cuda
         and not x.is_neg()
+        and x.numel() < 2**31  # which the kernels count with
         and (gpu := _gpu()) is not None
         and x.dtype in gpu.TYPES
     ):

@@ -9,8 +9,9 @@ them has changed, which with PyTorch's allocator is rare once training runs.
 
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,10 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 
 _MOST_TABLES = 16  # addresses come back after a few steps
 _MOST_PLANS = 32
-_PROGRAMS = 1024  # for one layer, or a few more
+_MOST_PROGRAMS, _FEWEST_PROGRAMS, _MANY_COLUMNS = 1024, 128, 4096  # for one layer, or a few more
+
+# Alarms are never let go: a kernel that is still to run may set one when its BNP is gone.
+_ALARMS: list[Tensor] = []
 
 
 class _Launch:
@@ -89,9 +93,8 @@ class _Table:
 class _MomentsPlan:
     """Tables and memory for the moments of a number of inputs of known layouts."""
 
-    def __init__(self, told: tuple[torch.dtype, Sequence[tuple[int, int, int]]], device: torch.device) -> None:
+    def __init__(self, dtype: torch.dtype, layouts: Sequence[tuple[int, int, int]], device: torch.device) -> None:
         """Cut the work for inputs of a type; either all of them are rows, with one position, or none is."""
-        dtype, layouts = told
         self.constants = (TYPES[dtype],)
         planes = layouts[0][2] > 1
         layers: list[list[int]] = []
@@ -123,24 +126,23 @@ class _MomentsPlan:
 class _StepPlan:
     """Tables and memory for the steps of layers of known shapes."""
 
-    def __init__(self, told: tuple[bool, Sequence[tuple[int, int, int, int]]], device: torch.device) -> None:
-        """Cut the work; each shape is that of the weights."""
-        _, shapes = told
+    def __init__(self, alarm: Tensor, shapes: Sequence[tuple[int, int, int, int]], device: torch.device) -> None:
+        """Cut the work; each shape is that of the weights. The kernel sets the alarm if something is not finite."""
         work: list[np.ndarray] = []
-        for index, (groups, outputs, _, _) in enumerate(shapes):
-            # What all programs of a layer do first, in the statistics of all columns, is to be the lesser part.
-            together = max(1, outputs * groups // _PROGRAMS)
+        for index, (groups, outputs, inputs, sites) in enumerate(shapes):
+            # Each program of a layer begins with the statistics of all columns, which is to be the lesser part.
+            rows, columns = groups * outputs, groups * inputs * sites
+            together = max(1, rows // _MOST_PROGRAMS, min(rows // _FEWEST_PROGRAMS, columns // _MANY_COLUMNS))
             first = np.arange(0, outputs, together)
             begins = (np.arange(groups)[:, None] * outputs + first).ravel()
             ends = (np.arange(groups)[:, None] * outputs + np.minimum(first + together, outputs)).ravel()
             layer, programs = np.full(len(begins), index), np.full(len(begins), len(begins))
             work.append(np.stack([layer, begins, ends, programs], 1))
-        # On the host, where the device can write to it: so it is looked at without asking the device for anything.
-        self.alarm = torch.zeros((), dtype=torch.int32, pin_memory=True)
         self.table = _Table(device)
         flags = torch.zeros(2 * len(shapes), dtype=torch.int32, device=device)
         parts = _on(device, work)
-        self.launch = _Launch(code.precondition, len(parts), parts, flags, self.alarm)
+        # A launch is for constants that stay; whether the averages move is the one that does not.
+        self.launch = {fold: _Launch(code.precondition, len(parts), parts, flags, alarm) for fold in (False, True)}
 
 
 def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
@@ -161,59 +163,87 @@ def takes(update: Update) -> bool:
     )
 
 
+class _Plans:
+    """Plans for what has been met before."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        """Without any; `make` makes one of what it is found by."""
+        self._make = make
+        self._known: dict[Any, Any] = {}
+        self._captured: list[Any] = []
+
+    def find(self, told: tuple[Any, ...], captured: bool) -> Any:
+        """The plan for this; None the first time."""
+        plan = self._known.get(told)
+        if plan is None and told in self._known and not captured:  # a graph cannot have the making of tables in it
+            plan = self._known[told] = self._make(*told)
+        elif told not in self._known:
+            if len(self._known) >= _MOST_PLANS:
+                del self._known[next(iter(self._known))]
+            self._known[told] = None
+        if plan is not None and captured:
+            self._captured.append(plan)  # it is used as long as the graph is
+        return plan
+
+
+_Group = tuple[torch.device, _MomentsPlan | None, list[int]]
+"""A device, a plan, and the numbers of the moments that are computed together there."""
+
+
 class Workshop:
     """The kernels, with the plans of one BNP."""
 
     def __init__(self) -> None:
         """Without plans."""
-        self._plans: dict[Any, Any] = {}
-        self._captured: list[Any] = []
+        # On the host, where the device can write to it: so it is looked at without asking the device for anything.
+        self._alarm = torch.zeros((), dtype=torch.int32, pin_memory=True)
+        _ALARMS.append(self._alarm)
+        self._moments_plans = _Plans(_MomentsPlan)
+        self._step_plans = _Plans(partial(_StepPlan, self._alarm))
         # The last moments and the last step, to see that the next ones are the same but for addresses, and their plans.
-        self._last_moments: tuple[list[Recipe], _MomentsPlan, torch.device] | None = None
-        self._last_step: tuple[list[Update], bool, _StepPlan] | None = None
+        self._last_moments: tuple[list[Recipe], list[_Group]] | None = None
+        self._last_step: tuple[list[Update], _StepPlan] | None = None
 
     def compute(self, waiting: Sequence[KernelMoments]) -> None:
         """Compute moments that wait, all of one type and layout in one launch.
 
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
-        captured, last = capturing(), self._last_moments
-        recipes, inputs = [moments.recipe for moments in waiting], [x for m in waiting if (x := m.x) is not None]
-        if last is not None and not captured and recipes == last[0] and len(inputs) == len(recipes):
-            self._launch_moments(last[1], last[2], waiting, inputs, captured)
-            return
-        groups: dict[Any, tuple[list[KernelMoments], list[Tensor]]] = {}
-        for moments in waiting:
-            if (x := moments.x) is not None:
-                members, inputs = groups.setdefault((x.device, x.dtype, moments.recipe.layout[2] > 1), ([], []))
-                members.append(moments)
-                inputs.append(x)
-        for (device, dtype, _), (members, inputs) in groups.items():
-            layouts = tuple([moments.recipe.layout for moments in members])
-            plan = self._plan(_MomentsPlan, (dtype, layouts), device, captured)
+        waiting = [moments for moments in waiting if moments.x is not None]
+        captured, recipes = capturing(), [moments.recipe for moments in waiting]
+        if self._last_moments is not None and not captured and recipes == self._last_moments[0]:
+            groups = self._last_moments[1]
+        else:
+            groups = self._grouped(recipes, captured)
+            if all(plan is not None for _, plan, _ in groups):
+                self._last_moments = recipes, groups
+        for device, plan, members in groups:
             if plan is None:
-                for moments in members:
-                    moments.settle()
+                for i in members:
+                    waiting[i].settle()
                 continue
-            self._launch_moments(plan, device, members, inputs, captured)
-            if len(members) == len(waiting):
-                self._last_moments = recipes, plan, device
+            inputs = [x for i in members if (x := waiting[i].x) is not None]
+            addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
+            out = torch.empty(plan.size, device=device)
+            with _current(device):
+                plan.launch((plan.addresses.holding(addresses, captured), out), plan.constants)
+            at = out.data_ptr()
+            for i, first in zip(members, plan.first, strict=True):
+                waiting[i].take(out, first, at + 4 * first)
 
-    def _launch_moments(
-        self,
-        plan: _MomentsPlan,
-        device: torch.device,
-        members: Sequence[KernelMoments],
-        inputs: list[Tensor],
-        captured: bool,
-    ) -> None:
-        addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
-        out = torch.empty(plan.size, device=device)
-        with _current(device):
-            plan.launch((plan.addresses.holding(addresses, captured), out), plan.constants)
-        at = out.data_ptr()
-        for moments, first in zip(members, plan.first, strict=True):
-            moments.take(out, first, at + 4 * first)
+    def _grouped(self, recipes: Sequence[Recipe], captured: bool) -> list[_Group]:
+        """What is computed together, each with its plan."""
+        groups: dict[Any, list[int]] = {}
+        for i, recipe in enumerate(recipes):
+            groups.setdefault((recipe.device, recipe.dtype, recipe.layout[2] > 1), []).append(i)
+        return [
+            (
+                device,
+                self._moments_plans.find((dtype, tuple([recipes[i].layout for i in members]), device), captured),
+                members,
+            )
+            for (device, dtype, _), members in groups.items()
+        ]
 
     def precondition(
         self, device: torch.device, updates: list[Update], rows: Sequence[bytes], options: Options, fold: bool
@@ -225,36 +255,21 @@ class Workshop:
             these shapes have not been met before.
         """
         captured, last = capturing(), self._last_step
-        if last is not None and not captured and last[1] is fold and _same(updates, last[0]):
-            plan = last[2]
+        if last is not None and not captured and _same(updates, last[0]):
+            plan = last[1]
         else:
             shapes = tuple([update.shape for update in updates])
-            plan = self._plan(_StepPlan, (fold, shapes), device, captured)
+            plan = self._step_plans.find((shapes, device), captured)
             if plan is None:
                 return None
-            self._last_step = updates, fold, plan
+            self._last_step = updates, plan
         use_batch, second_moment = options.statistics == "batch", options.no_bias == "second_moment"
         with _current(device):
-            plan.launch(
+            plan.launch[fold](
                 (plan.table.holding(b"".join(rows), captured),),
                 (1 - options.rho, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold),
             )
-        alarm: Tensor = plan.alarm
-        return alarm
-
-    def _plan(self, kind: type[Any], told: Any, device: torch.device, captured: bool) -> Any:
-        """The plan for something that has been met before; None the first time."""
-        key = kind, told, device
-        plan = self._plans.get(key)
-        if plan is None and key in self._plans and not captured:  # a graph cannot have the making of tables in it
-            plan = self._plans[key] = kind(told, device)
-        elif key not in self._plans:
-            if len(self._plans) >= _MOST_PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = None
-        if plan is not None and captured:
-            self._captured.append(plan)  # it is used as long as the graph is
-        return plan
+        return self._alarm
 
 
 def _same(some: list[Update], others: list[Update]) -> bool:
