@@ -16,7 +16,17 @@ import speed_scaling
 import speed_table
 import speed_training
 import torch
-from speed_cases import Contender, Training, alternate, peak_memory, ratios, rounded, set_precision, spread
+from speed_cases import (
+    Contender,
+    Training,
+    alternate,
+    keep_freed_memory,
+    peak_memory,
+    ratios,
+    rounded,
+    set_precision,
+    spread,
+)
 from speed_table import CNN, DEPTH_COST, FC, GOALS, HERE, MEMORY, RESNET, TRAINING, WIDTH_COST
 
 from trimtab.bnp import kernels
@@ -24,6 +34,7 @@ from trimtab.records import machine
 
 NAMES = {"vanilla": "vanilla", "bn": "BN", "bnp": "BNP", "plain": "plain BNP", "gn": "GN", "bnp+gn": "BNP+GN"}
 SECONDS = {"cpu": 12.0, "cuda": 4.0}
+BUILDS = 6  # of networks with short steps
 
 
 class Group:
@@ -62,23 +73,34 @@ class Group:
             for method in methods
         }
 
-    def case(self, name: str, contenders: dict[str, Contender], pairs: Iterable[tuple[str, str]]) -> None:
-        """Time contenders and tell the ratios of pairs; what fails is told, and the others go on."""
-        built: dict[str, Training] = {}
+    def case(
+        self, name: str, contenders: dict[str, Contender], pairs: Iterable[tuple[str, str]], builds: int = 1
+    ) -> None:
+        """Time contenders and tell the ratios of pairs; what fails is told, and the others go on.
+
+        Contenders are built several times, in another order each time: where in memory their weights lie can change a
+        short step by a tenth.
+        """
         why = dict.fromkeys(contenders, "")
-        for contender, told in contenders.items():
+        times: dict[str, list[float]] = {contender: [] for contender in contenders}
+        for number in range(builds):
+            built: dict[str, Training] = {}
+            for contender, told in [*contenders.items()][:: 1 if number % 2 else -1]:
+                try:
+                    built[contender] = told.start()
+                except Exception as error:  # whatever it is, it belongs into the table
+                    why[contender] = _one_line(error)
             try:
-                built[contender] = told.start()
-            except Exception as error:  # whatever it is, it belongs into the table
-                why[contender] = _one_line(error)
-        try:
-            times = alternate(built, self.seconds, self.device) if built else {}
-        except Exception as error:
-            times, why = {}, dict.fromkeys(contenders, _one_line(error))
+                found = alternate(built, self.seconds / builds, self.device) if built else {}
+            except Exception as error:
+                found, why = {}, dict.fromkeys(contenders, _one_line(error))
+            for contender, seconds in found.items():
+                times[contender] += seconds
+                if not built[contender].finite():
+                    why[contender] = "weights that are not finite"
         for contender, seconds in times.items():
-            if not built[contender].finite():
-                why[contender] = "weights that are not finite"
-            self.figure(name, contender, spread([1000 * second for second in seconds]), "ms a step")
+            if seconds:
+                self.figure(name, contender, spread([1000 * second for second in seconds]), "ms a step")
         for over, under in pairs:
             problem = why[over] or why[under]
             if problem:
@@ -120,7 +142,8 @@ def fc(group: Group) -> None:
     """The network of the paper's Table 1."""
     pairs = [("BNP", "BN"), ("plain BNP", "BN"), ("BNP", "vanilla"), ("BN", "vanilla")]
     for size in (16, 256, 512):
-        group.case(f"{FC}, batch {size}", group.contenders("mlp2x100", size, ("vanilla", "bn", "bnp", "plain")), pairs)
+        contenders = group.contenders("mlp2x100", size, ("vanilla", "bn", "bnp", "plain"))
+        group.case(f"{FC}, batch {size}", contenders, pairs, BUILDS)
 
 
 def cnn(group: Group) -> None:
@@ -133,7 +156,8 @@ def small(group: Group) -> None:
     """Batches of one and two rows."""
     pairs = [("BNP", "vanilla"), ("plain BNP", "vanilla")]
     for size in (1, 2):
-        group.case(f"{FC}, batch {size}", group.contenders("mlp2x100", size, ("vanilla", "bnp", "plain")), pairs)
+        contenders = group.contenders("mlp2x100", size, ("vanilla", "bnp", "plain"))
+        group.case(f"{FC}, batch {size}", contenders, pairs, BUILDS)
 
 
 def resnet(group: Group) -> None:
@@ -263,6 +287,7 @@ def main() -> None:
     if told.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device here")
     set_precision(told.precision)
+    keep_freed_memory()
     available = ["cpu", "cuda"] if torch.cuda.is_available() and told.out is None else ["cpu"]
     for device in [told.device] if told.device else available:
         measure(told, device)

@@ -57,7 +57,8 @@ written by hand. `make bench` measures anew.
 
 A step is forward, backward and the optimizer's step (SGD, with the momentum and weight decay of the paper's recipes),
 on random data of CIFAR-10's shape. Contenders take turns in one process, in short blocks of steps after a warm-up; a
-ratio is the median, over rounds, of the ratio within a round; in brackets are its quartiles. The FC net is
+ratio is the median, over rounds, of the ratio within a round; in brackets are its quartiles. Those of the FC net are
+built six times, since it matters where weights lie, and freed memory is kept, for the same reason. The FC net is
 3072-100-100-10, that of the paper's Table 1. "Plain" is `BNP(model, fast=False)`, in PyTorch only. Networks are those
 of `trimtab train`: with BNP convolutions have biases. Peak memory is that of all tensors in a step, weights and one
 batch included. The minutes of 160 epochs are extrapolated: a run of 12 epochs, and 148 times an epoch as it is
