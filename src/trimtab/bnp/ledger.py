@@ -28,7 +28,7 @@ _number = itertools.count()  # tells the forwards apart, since several backwards
 class _Known:
     """The last backward that is known to add to gradients; the others hand them out, or are for something else.
 
-    A backward does one or the other for all it comes to. To ask takes a while, so one layer asks for all.
+    A backward does one or the other for all it comes to, so what the first layer finds out is true for the others.
     """
 
     adds = -1
@@ -70,14 +70,16 @@ class Ledger:
         """
         self.weight: nn.Parameter | None = None
         self._tally = tally
-        self._looks_before = False  # each time that a gradient is added; see `_look_before`
+        self._looks_before = False  # each time that there is a gradient; see `_look_before`
         self._handles: list[RemovableHandle] = []
         # The rows of a forward pass through these, in this order.
         self._reached: dict[int, dict[int, Rows]] = {}  # a backward, by its number, has come to the layer's output,
-        self._accumulated = _Pool()  # and the weight's gradient was added to weight.grad,
+        self._computed: dict[int, Rows] = {}  # and has the weight's gradient, if somebody looks before,
+        self._accumulated = _Pool()  # which was added to weight.grad,
         self._handed_out = _Pool()  # or is for who asked for it by torch.autograd.grad.
         self._backward = -1  # the backward that has last come here,
-        self._hands_out = False  # and whether it is torch.autograd.grad's
+        self._hands_out = False  # and whether it is known to be torch.autograd.grad's
+        self._compared = -1  # the backward before whose gradient weight.grad was looked at
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,20 +110,22 @@ class Ledger:
     @property
     def accumulated(self) -> Rows | None:
         """The rows whose gradient a backward has added to weight.grad, without those of compiled code."""
-        if self._accumulated.rows is None and self._reached and _current_backward() == _Known.adds:
-            # Somebody steps within the backward, in a hook that was there before ours.
-            self._accumulated.add(self._reached.pop(_Known.adds, {}))
+        if self._accumulated.rows is None and (self._reached or self._computed) and _current_backward() != -1:
+            self._accumulated.add(self._taken(_current_backward()))  # a step within a backward, before our hook
         return self._accumulated.rows
 
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
+        self._settle()
         return self._handed_out.rows
 
     def discard(self) -> None:
         """Forget the rows that count, and those that could come to."""
         if self._reached:
             self._reached.clear()
+        if self._computed:
+            self._computed = {}
         for pool in (self._accumulated, self._handed_out):
             if pool.rows is not None:
                 pool.hold(None)
@@ -154,38 +158,61 @@ class Ledger:
         if weight is not self.weight:
             self.follow(weight)
         self._look_before()
-        self._gradient(None)
+        self._compare()
 
     def _look_before(self) -> None:
-        """From now on look at weight.grad before something is added to it, also if no call of the layer is behind that.
+        """From now on see each gradient before it is added.
 
-        In most loops there is one, and its hook is enough.
+        Most layers need no hook for that: another one is reached before, and its gradient was added. It is for those
+        that come first, whose weights are used without them, or that are compiled.
         """
         if not self._looks_before and self.weight is not None:
             self._looks_before = True
             self._handles.append(self.weight.register_hook(self._gradient))
 
     def _begin(self, backward: int) -> None:
-        """A backward has come to the layer, or to its weight's gradient: rows whose gradient is gone do not count."""
+        """A backward has come to the layer's output."""
         self._backward, self._hands_out = backward, False
-        known = backward == _Known.adds and self._accumulated.rows is None and self._tally.empty
-        if known or self.weight is None:
+        added = backward == _Known.adds
+        if self._looks_before or self.weight is None:
+            return
+        if not added:
+            self._look_before()  # the next time; for now it is asked, which takes longer
+        elif self._accumulated.rows is None and self._tally.empty:
             return
         try:
             # Not kept: while somebody holds this place of the graph, the weight cannot get another shape.
             if not _comes_to(torch.autograd.graph.get_gradient_edge(self.weight).node):
                 return  # the gradient of something else is wanted
-            _Known.adds = backward
         except RuntimeError:  # torch.autograd.grad has been asked for the weight's: this is how torch says so
             self._hands_out = True
-        if self._was_dropped():
-            self._accumulated.hold(None)
-            self._tally.forget()
+        self._compare()
 
-    def _gradient(self, grad: Tensor | None) -> None:
+    def _gradient(self, grad: Tensor) -> None:
         """Tensor hook: a backward has the weight's gradient."""
-        if (backward := _current_backward()) != self._backward:
-            self._begin(backward)
+        self._backward = backward = _current_backward()
+        self._compare()
+        self._settle()
+        self._computed = self._reached.pop(backward, {})
+
+    def _compare(self) -> None:
+        """Before a backward adds its gradient: rows whose gradient is gone do not count."""
+        if self._compared != (backward := _current_backward()):
+            self._compared = backward
+            if self._was_dropped():
+                self._accumulated.hold(None)
+                self._tally.forget()
+
+    def _settle(self) -> None:
+        """What a backward computed and did not add to weight.grad, it has handed out."""
+        if self._computed:
+            self._handed_out.add(self._computed)
+            self._computed = {}
+
+    def _taken(self, backward: int) -> dict[int, Rows]:
+        """The rows whose gradient a backward has added, which are not to be added again."""
+        rows, self._computed = self._computed or self._reached.pop(backward, {}), {}
+        return rows
 
     def _accumulate(self, weight: Tensor) -> None:
         """Post-accumulate hook: this backward's gradient has been added to weight.grad.
@@ -197,9 +224,9 @@ class Ledger:
             self._look_before()
             if grad is not None and self._is_new(grad):
                 self._accumulated.hold(None)
-        rows = self._reached.pop(backward, None)
-        if rows is not None:
-            self._accumulated.add(rows)
+        if self._computed or self._reached:
+            self._accumulated.add(self._taken(backward))
+        _Known.adds = backward
         if self._handed_out.rows is not None:
             self._handed_out.hold(None)
         if grad is not None:

@@ -17,7 +17,7 @@ from trimtab.bnp.layers import LayerType, kept_now, output_first
 from trimtab.bnp.ledger import Ledger
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
-from trimtab.bnp.traced import LayerHook, Tally, is_parameter, observable
+from trimtab.bnp.traced import LayerHook, Tally, is_exporting, is_parameter, observable
 from trimtab.bnp.update import Update
 
 
@@ -189,7 +189,7 @@ class Observer:
         rows = self._rows_again(module, args, output)
         outputs: Sequence[Tensor] = (output,)
         if rows is None:
-            seen = observable(module, args, kwargs, output)
+            seen = None if is_exporting() else observable(module, args, kwargs, output)
             if seen is None:
                 return
             x, outputs, weight = seen

@@ -21,7 +21,7 @@ from trimtab.bnp.stale import put_back, set_apart
 from trimtab.bnp.statistics import Rows, at_least, precision_of
 
 
-def _is_exporting() -> bool:
+def is_exporting() -> bool:
     """Whether this is traced for torch.export. torch's own function of that name is always true when traced by 2.11."""
     exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)  # not in all versions
     return exporting
@@ -136,10 +136,12 @@ class LayerHook(ModuleHook):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Any:
         """The output to go on with, if it is another one."""
-        if self.function is None or ModuleHook.silent or _is_exporting():
+        if self.function is None or ModuleHook.silent:
             return None
         if not torch.compiler.is_dynamo_compiling():
             self.function(module, args, kwargs, output)
+            return None
+        if is_exporting():
             return None
         token = self.tally.token
         if token is not None and isinstance(output, Tensor):
