@@ -173,10 +173,9 @@ class Ledger:
     def _begin(self, backward: int) -> None:
         """A backward has come to the layer's output."""
         self._backward, self._hands_out = backward, False
-        added = backward == _Known.adds
         if self._looks_before or self.weight is None:
             return
-        if not added:
+        if backward != _Known.adds:
             self._look_before()  # the next time; for now it is asked, which takes longer
         elif self._accumulated.rows is None and self._tally.empty:
             return
@@ -190,7 +189,9 @@ class Ledger:
 
     def _gradient(self, grad: Tensor) -> None:
         """Tensor hook: a backward has the weight's gradient."""
-        self._backward = backward = _current_backward()
+        backward = _current_backward()
+        if backward != self._backward:
+            self._backward, self._hands_out = backward, False
         self._compare()
         self._settle()
         self._computed = self._reached.pop(backward, {})
