@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -115,6 +115,8 @@ def test_values_that_are_settled_are_good(outliers: list[float], top: int, seed:
     rng = np.random.default_rng(seed)
     diagonal = torch.tensor(np.concatenate([ladder, 0.01 * rng.normal(size=400), [-1.0]]))
     start, told = starting(len(diagonal), seed), {"top": top, "tolerance": 1e-2, "least_products": 4}
+    # One start in 200 is so nearly orthogonal to the first vector that four products find the second, by either rule.
+    assume(abs(start[0]) * len(start) ** 0.5 > 0.02 * start.norm())
     early = extremes(lambda v: diagonal * v, start, settled=True, **told)
     late = extremes(lambda v: diagonal * v, start, **told)
     assert early.converged and early.products <= late.products
