@@ -139,9 +139,7 @@ def kept(layer: nn.Module, x: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not x.is_cuda or type(layer) not in _KEEPING:
         return False
-    if getattr(layer, "padding_mode", "zeros") != "zeros":
-        return False
-    return kept_now(x)
+    return getattr(layer, "padding_mode", "zeros") == "zeros" and kept_now(x)
 
 
 def kept_now(x: Tensor) -> bool:

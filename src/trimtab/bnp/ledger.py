@@ -150,13 +150,11 @@ class Ledger:
             if self._looks_before:
                 self._handles.append(weight.register_hook(self._gradient))
 
-    def reached_by_compiled_code(self, weight: nn.Parameter | None) -> None:
+    def reached_by_compiled_code(self) -> None:
         """A backward through compiled code has come to the layer.
 
         The same backward has the weight's gradient; which of the two comes first is not known.
         """
-        if weight is not self.weight:
-            self.follow(weight)
         self._look_before()
         self._compare()
 

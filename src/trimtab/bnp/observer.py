@@ -20,6 +20,8 @@ from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precis
 from trimtab.bnp.traced import LayerHook, Tally, is_exporting, is_parameter, observable
 from trimtab.bnp.update import Update
 
+_FOR_NOTHING = (None, None, torch.Size())
+
 
 class Observer:
     """Watches one layer and keeps its statistics.
@@ -48,7 +50,7 @@ class Observer:
         self._recipe_is_for: tuple[torch.Size, Number, Number] = (torch.Size(), 0, 0)
         # What the last step was about, if it can be used again; for rows of which recipe, for which bias and shape.
         self._update: Update | None = None
-        self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = (None, None, torch.Size())
+        self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = _FOR_NOTHING
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._tally = Tally()  # what compiled code has seen
         self._ledger = Ledger(self._tally)
@@ -56,7 +58,7 @@ class Observer:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: without what holds addresses of memory, or is for the kernels of this machine."""
-        without = {"_update": None, "_update_is_for": (None, None, torch.Size()), "_recipe": None}
+        without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None}
         return {**self.__dict__, **without}
 
     @property
@@ -179,7 +181,7 @@ class Observer:
         self.discard()
         self._ledger.follow(None)
         self._tally.clear()
-        self._update, self._update_is_for = None, (None, None, torch.Size())
+        self._update, self._update_is_for = None, _FOR_NOTHING
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -264,8 +266,9 @@ class Observer:
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer."""
         weight = self.weight
-        self._ledger.reached_by_compiled_code(weight)
-        self._fit(weight)
+        if weight is not self._ledger.weight:
+            self._follow(weight)
+        self._ledger.reached_by_compiled_code()
         if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
             like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
             self.running = RunningAverage(like, debias=self.options.debias)
