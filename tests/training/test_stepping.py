@@ -40,7 +40,9 @@ def images(classes: int = 4) -> Dataset:
 
 
 def session(device: torch.device = CPU, **told: Any) -> Session:
-    usual = {"network": "small-cnn", "batch_size": 16, "steps": 24, "epochs": None, "lr": 0.05, "optimizer": "sgd"}
+    usual = {"network": "small-cnn", "batch_size": 16, "steps": 24, "epochs": None, "optimizer": "sgd"}
+    # At 0.05 a nudge of 1e-7 leads Adam elsewhere.
+    usual["lr"] = 0.005 if told.get("optimizer") == "adam" else 0.05
     return Session(
         resolve(Settings(**{**usual, "momentum": 0.9, "schedule": "cosine", **told})), device, None, images()
     )
@@ -452,7 +454,7 @@ def both(steps: int = 20, **told: Any) -> tuple[Session, Session]:
         *[{"method": method} for method in ("bnp", "bnp-debias", "bnp+gn", "bnp+bn")],
         {"method": "bnp", "statistics": "batch"},
         {"method": "bnp", "spatial": "site", "no_bias": "variance"},
-        {"method": "bnp", "optimizer": "adam", "lr": 0.005},
+        {"method": "bnp", "optimizer": "adam"},
         {"method": "bn", "optimizer": "adamw", "lr": 0.005, "weight_decay": 0.1, "decay_on": "weights"},
         {"method": "bnp", "schedule": "step", "milestones": (1,), "warmup": 5, "nesterov": True},
         {"method": "bnp+bn", "momentum": 0.0, "zeta": 0.01},
@@ -550,7 +552,8 @@ class TestMoreOnAGPU:
     @pytest.mark.filterwarnings("ignore")
     @pytest.mark.parametrize("network", ["resnet18", "small-cnn"])
     def test_compiled_and_captured(self, network: str) -> None:
-        told = {"network": network, "method": "bnp+gn", "stem": "cifar"}
+        # At larger rates runs of ResNet-18 part after a nudge of 1e-6, by as much as they do here.
+        told = {"network": network, "method": "bnp+gn", "stem": "cifar", "lr": 0.005}
         torch.compiler.reset()
         ours = advance(session(CUDA, step="captured", compile=True, **told), 8)
         assert isinstance(ours._stepper, stepping.Captured)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -179,13 +180,17 @@ _witness: Callable[[Tensor, Tensor, Tensor], Tensor] = _Witness.apply
 def sums_of(rows: Rows) -> Tensor:
     """What is added up over the forwards of a step: how many rows, samples and outputs, Σx and Σx² of each column.
 
-    In float64, so that the variance can be got back from them.
+    In float64, so that the variance can be got back from them. Written as a sum of two vectors and not as a
+    concatenation, of which a compiler makes a kernel per part.
     """
     moments = rows.moments
     mean, variance = moments.mean.double().flatten(), moments.variance.double().flatten()
     numbers: tuple[Any, ...] = (moments.count + at_least(rows.zeros, 0), rows.samples, rows.outputs)
-    sums = [mean.new_full((1,), number) for number in numbers]
-    return torch.cat([*sums, moments.count * mean, moments.count * (variance + mean.square())])
+    square = torch.arange(2, device=mean.device).unsqueeze(1) == 1
+    sums = (moments.count * torch.where(square, variance + mean.square(), mean)).flatten()
+    place = torch.arange(NUMBERS + len(sums), device=mean.device)
+    constants = sum((place == i) * mean.new_full((), number) for i, number in enumerate(numbers))
+    return constants + F.pad(sums, (NUMBERS, 0))
 
 
 def rows_of(sums: Tensor, columns: tuple[int, ...], dtype: torch.dtype) -> Rows:
