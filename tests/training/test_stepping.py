@@ -550,17 +550,17 @@ class TestMoreOnAGPU:
         assert ours.execution.startswith("step: eager (the step could not be captured)")
 
     @pytest.mark.filterwarnings("ignore")
-    @pytest.mark.parametrize("network", ["resnet18", "small-cnn"])
+    @pytest.mark.parametrize("network", ["preact18", "small-cnn"])
     def test_compiled_and_captured(self, network: str) -> None:
-        # At larger rates runs of ResNet-18 part after a nudge of 1e-6, by as much as they do here.
-        told = {"network": network, "method": "bnp+gn", "stem": "cifar", "lr": 0.005}
+        # Not resnet18: on such small images a nudge of 1e-6 turns some of its ReLUs on or off.
+        told = {"network": network, "method": "bnp+gn", "stem": "cifar", "lr": 0.001}
         torch.compiler.reset()
         ours = advance(session(CUDA, step="captured", compile=True, **told), 8)
         assert isinstance(ours._stepper, stepping.Captured)
         assert ours._stepper._graph is not None
         theirs = advance(session(CUDA, step="eager", **told), 8)
-        assert_close(ours, theirs, 0.05)
-        assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=0.05, abs=0.05)
+        assert_close(ours, theirs, 0.01)
+        assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=0.01, abs=0.01)
         torch.compiler.reset()
 
     def test_nothing_waits_for_the_device_once_it_is_captured(self) -> None:
