@@ -505,7 +505,7 @@ def test_forwards_without_backward_do_not_pile_up() -> None:
     for _ in range(50):
         torch.autograd.grad(layer(x).sum(), x)
     (observer,) = bnp._watch.observers.values()
-    assert len(observer._ledger._reached) <= 1
+    assert len(observer.ledger._reached) <= 1
 
 
 @pytest.mark.parametrize("statistic", [lambda x: x, lambda x: x.bfloat16()], ids=["float32 input", "bfloat16 input"])

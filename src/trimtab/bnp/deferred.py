@@ -5,53 +5,57 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-EVERY = 8  # checks of a flag on a GPU, of which one looks
+EVERY = 8  # checks, of which one looks at what is not known already
 
 
 class DeferredAlarm:
-    """Calls a function once, after a flag on a device was seen to be true.
+    """Calls a function once, after a flag was seen to be true.
 
-    On the CPU that is at once. On a GPU the flag is copied to the host without waiting, and looked at in a
-    later step, when the copy has arrived. Other devices are not looked at, and neither is a flag in compiled code.
+    A flag on the CPU is looked at at once. One on a GPU is copied to the host without waiting, and looked at in a
+    later step, when the copy has arrived; one that a GPU raises on the host, now and then. Other devices are not looked
+    at, and neither is a flag in compiled code.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
         """Call `ring` at most once."""
         self._ring: Callable[[], None] | None = ring
         self._checks = 0
-        self._raised: dict[torch.device, list[Tensor]] = {}
+        self._lasting: list[Tensor] = []  # numbers on the host,
+        self._raised: dict[torch.device, Tensor | None] = {}  # and booleans that were not looked at yet
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
     def watch(self, flag: Tensor) -> None:
-        """Take a flag into account at the next `check`: a boolean of now, or a number on the host that stays raised.
+        """Take a flag into account from the next `check` on: a boolean of now, or a number on the host that lasts.
 
         Not a boolean while a CUDA graph is captured, which would read those of earlier steps when they are gone.
         """
-        if self._ring is None or torch.compiler.is_dynamo_compiling() or _captured(flag):
+        if self._ring is None or torch.compiler.is_dynamo_compiling() or any(flag is known for known in self._lasting):
             return
-        flags = self._raised.setdefault(flag.device, [])
         if flag.dtype is not torch.bool:
-            if not any(known is flag for known in flags):
-                flags.append(flag)
-        elif flags and flags[0].dtype is torch.bool:
-            flags[0] = flags[0] | flag
-        else:
-            flags.insert(0, flag)
+            self._lasting.append(flag)
+        elif not (flag.is_cuda and torch.cuda.is_current_stream_capturing()):
+            before = self._raised.get(flag.device)
+            self._raised[flag.device] = flag if before is None else before | flag
 
-    def check(self) -> None:
-        """Ring, if a flag is known to have been raised."""
-        if not self._raised or torch.compiler.is_dynamo_compiling():
+    def check(self, *, now: bool = False) -> None:
+        """Ring, if a flag is known to have been raised. What lasts is looked at every so often, or if it is to be now."""
+        if not (self._lasting or self._raised) or torch.compiler.is_dynamo_compiling():
             return
-        if any(self._known_to_be_raised(device, flags) for device, flags in self._raised.items()):
+        self._checks += 1
+        looks = self._checks % EVERY == 0
+        if ((looks or now) and any(map(bool, self._lasting))) or any(
+            self._known_to_be_raised(device, flag, looks) for device, flag in self._raised.items()
+        ):
             ring, self._ring = self._ring, None
+            self._lasting.clear()
             self._raised.clear()
             self._copies.clear()
             if ring is not None:
                 ring()
 
-    def _known_to_be_raised(self, device: torch.device, flags: list[Tensor]) -> bool:
+    def _known_to_be_raised(self, device: torch.device, flag: Tensor | None, looks: bool) -> bool:
         if device.type == "cpu":
-            return any(map(bool, flags))
+            return bool(flag)
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return False
         if device in self._copies:
@@ -60,17 +64,10 @@ class DeferredAlarm:
                 return False
             del self._copies[device]
             return bool(copy)
-        if flags:
-            self._checks += 1
-            if self._checks % EVERY == 0:
-                raised = torch.stack(flags).any()
-                copy = torch.empty_like(raised, device="cpu", pin_memory=True).copy_(raised, non_blocking=True)
-                arrived = torch.cuda.Event()
-                arrived.record(torch.cuda.current_stream(device))
-                self._copies[device] = copy, arrived
-                flags.clear()
+        if flag is not None and looks:
+            copy = torch.empty_like(flag, device="cpu", pin_memory=True).copy_(flag, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(device))
+            self._copies[device] = copy, arrived
+            self._raised[device] = None
         return False
-
-
-def _captured(flag: Tensor) -> bool:
-    return flag.is_cuda and torch.cuda.is_current_stream_capturing()

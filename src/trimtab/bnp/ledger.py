@@ -126,12 +126,12 @@ class Ledger:
             self._reached.clear()
         if self._computed:
             self._computed = {}
-        for pool in (self._accumulated, self._handed_out):
-            if pool.rows is not None:
-                pool.hold(None)
+        if self._accumulated.rows is not None:
+            self._accumulated.hold(None)
+        if self._handed_out.rows is not None:
+            self._handed_out.hold(None)
         self._gradient_held = None
-        if not self._tally.empty:
-            self._tally.forget()
+        self._tally.forget()
 
     def restore(self, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up what was saved. Accumulated rows stay if weight.grad is restored before the next backward."""

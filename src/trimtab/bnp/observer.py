@@ -31,6 +31,7 @@ class Observer:
         module: The layer.
         kind: What is known of its type.
         running: The running averages, from the first step on.
+        ledger: Which of the rows that were seen count.
         said_unheard: Whether it has been said that the layer had a gradient but no input.
         said_unsuited: Whether it has been said that the layer cannot be preconditioned.
     """
@@ -53,7 +54,7 @@ class Observer:
         self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = _FOR_NOTHING
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._tally = Tally()  # what compiled code has seen
-        self._ledger = Ledger(self._tally)
+        self.ledger = Ledger(self._tally)
         self._handle: RemovableHandle | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Observer:
         bias = self.module._parameters.get("bias")
         if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
-        return bias if is_parameter(bias) else None
+        return bias if type(bias) is nn.Parameter or is_parameter(bias) else None
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -91,7 +92,7 @@ class Observer:
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows = self._ledger.accumulated
+        rows = self.ledger.accumulated
         if not self._tally.empty and (weight := self.weight) is not None:
             traced = self._tally.rows(weight)
             return traced if traced is None or rows is None else traced.merge(rows)
@@ -100,7 +101,7 @@ class Observer:
     @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        return self._ledger.handed_out
+        return self.ledger.handed_out
 
     def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
         """What the step of this layer is about; None if no input was seen.
@@ -108,7 +109,7 @@ class Observer:
         Raises:
             ValueError: If its running averages are for other inputs.
         """
-        rows, token = self._ledger.accumulated, self._tally.token
+        rows, token = self.ledger.accumulated, self._tally.token
         if rows is None or (token is not None and token.grad is not None):
             rows = self.pending
             if rows is None:
@@ -160,14 +161,10 @@ class Observer:
             self._fit(weight)
         return self.running
 
-    def discard(self) -> None:
-        """Forget the pending rows, and those that could become pending."""
-        self._ledger.discard()
-
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.running = running
-        self._ledger.restore(accumulated, handed_out)
+        self.ledger.restore(accumulated, handed_out)
 
     def start(self) -> None:
         """Put the hook on the layer, if it is not."""
@@ -178,8 +175,8 @@ class Observer:
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
-        self.discard()
-        self._ledger.follow(None)
+        self.ledger.discard()
+        self.ledger.follow(None)
         self._tally.clear()
         self._update, self._update_is_for = None, _FOR_NOTHING
         if self._handle is not None:
@@ -198,9 +195,9 @@ class Observer:
             rows = self._rows(module, x, outputs[0])
             if rows is None:
                 return
-            if weight is not self._ledger.weight:
+            if weight is not self.ledger.weight:
                 self._follow(weight)
-        reached = self._ledger.entry(rows, self._kernels)
+        reached = self.ledger.entry(rows, self._kernels)
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
             # graph, and its base keeps the old one.
@@ -214,7 +211,7 @@ class Observer:
 
     def _rows_again(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Rows | None:
         """The rows of a call that is like the last one, for which all is known; None if it is not."""
-        recipe, weight = self._recipe, self._ledger.weight
+        recipe, weight = self._recipe, self.ledger.weight
         if recipe is None or weight is None or type(output) is not Tensor or not args:
             return None
         x = args[0]
@@ -255,7 +252,7 @@ class Observer:
     def _follow(self, weight: nn.Parameter | None) -> None:
         """See what becomes of this weight's gradients."""
         if weight is not None and not isinstance(weight, nn.UninitializedParameter):
-            self._ledger.follow(weight if weight.requires_grad else None)
+            self.ledger.follow(weight if weight.requires_grad else None)
             self._fit(weight)
 
     def _fit(self, weight: nn.Parameter | None) -> None:
@@ -266,9 +263,9 @@ class Observer:
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer."""
         weight = self.weight
-        if weight is not self._ledger.weight:
+        if weight is not self.ledger.weight:
             self._follow(weight)
-        self._ledger.reached_by_compiled_code()
+        self.ledger.reached_by_compiled_code()
         if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
             like = sums.new_empty(self._tally.columns, dtype=precision_of(weight), device=weight.device)
             self.running = RunningAverage(like, debias=self.options.debias)

@@ -155,12 +155,12 @@ class BNP:
 
     def _discard(self) -> None:
         for observer in self._watch.observers.values():
-            observer.discard()
+            observer.ledger.discard()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on from here: the averages of each layer and its pending rows."""
         self._watch.synchronize()
-        self._alarm.check()  # which no step does while a CUDA graph is replayed
+        self._alarm.check(now=True)  # no step does while a CUDA graph is replayed
         return state.save(self._watch.observers, self.options)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -213,7 +213,8 @@ class BNP:
         for update in updates:
             del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
         self._discard()
-        _say_unheard(unheard)
+        if unheard and not torch.compiler.is_dynamo_compiling():
+            _say_unheard(unheard)
         if fold:
             for flag in flags:
                 self._alarm.watch(flag)
@@ -234,8 +235,6 @@ class BNP:
 
 
 def _say_unheard(observers: list[Observer]) -> None:
-    if torch.compiler.is_dynamo_compiling():
-        return
     names = [observer.name for observer in observers if not observer.said_unheard]
     for observer in observers:
         observer.said_unheard = True

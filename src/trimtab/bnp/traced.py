@@ -107,7 +107,7 @@ class Tally:
 
     def forget(self) -> None:
         """Begin anew."""
-        if self.token is not None:
+        if self.token is not None and self.token.grad is not None:
             self.token.grad = None
 
     def clear(self) -> None:

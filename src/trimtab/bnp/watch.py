@@ -25,6 +25,7 @@ class Watch:
     Attributes:
         model: The model.
         observers: By the layer's name, in the order of the model's modules.
+        suited: Those of layers that can be preconditioned, as of the last `synchronize`.
     """
 
     def __init__(self, model: nn.Module, options: Options, skip: tuple[str, ...], kernels: Kernels) -> None:
@@ -36,6 +37,7 @@ class Watch:
         """
         self.model = model
         self.observers: dict[str, Observer] = {}
+        self.suited: list[Observer] = []
         self._options = options
         self._kernels = kernels
         self._skip = skip
@@ -44,7 +46,6 @@ class Watch:
         self._contents: dict[str, list[dict[str, Any]]] = {}  # of all modules, their dictionaries of one kind,
         self._children: list[int] = []  # the identities of the modules in them,
         self._parameters: list[int] = []  # and of the parameters: to see when something has changed
-        self._suited: list[Observer] = []
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
@@ -103,7 +104,7 @@ class Watch:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if self._kernels.waiting:
             self._kernels.compute()
-        if not torch.compiler.is_compiling() and self._children != self._identities("_modules"):
+        if not torch.compiler.is_dynamo_compiling() and self._children != self._identities("_modules"):
             self._look_at_modules()
 
     def _identities(self, kind: str) -> list[int]:
@@ -148,13 +149,8 @@ class Watch:
                     self._owners.setdefault(id(parameter), set()).add(name)
         self._parameters = self._identities("_parameters")
         reasons = {name: self._unsuited(observer) for name, observer in self.observers.items()}
-        self._suited = [observer for name, observer in self.observers.items() if reasons[name] is None]
+        self.suited = [observer for name, observer in self.observers.items() if reasons[name] is None]
         self._say_unsuited(reasons)
-
-    @property
-    def suited(self) -> list[Observer]:
-        """The observers of layers that can be preconditioned, as of the last `synchronize`."""
-        return self._suited
 
     def skipped(self, name: str) -> bool:
         """Whether `skip` names a layer."""

@@ -47,9 +47,10 @@ class KernelMoments(Moments):
     Attributes:
         recipe: What they are of.
         x: The input, while they wait to be computed. Autograd keeps it as it is until the backward.
+        address: Where the means were written to, and after them the variances; 0 if no kernel did that.
     """
 
-    __slots__ = ("_address", "_first", "_found", "_mean", "_variance", "recipe", "x")
+    __slots__ = ("_first", "_found", "_mean", "_variance", "address", "recipe", "x")
 
     def __init__(
         self, recipe: Recipe, x: Tensor | None, found: Tensor | None, first: int = 0, address: int = 0
@@ -59,7 +60,7 @@ class KernelMoments(Moments):
         self.x = x
         self._found = found
         self._first = first
-        self._address = address
+        self.address = address
         self._mean: Tensor | None = None
 
     @property
@@ -74,7 +75,7 @@ class KernelMoments(Moments):
     def take(self, found: Tensor, first: int, address: int) -> None:
         """Wait no longer: they are in a tensor, from a number of it on, which is at an address."""
         self.x = None
-        self._found, self._first, self._address = found, first, address
+        self._found, self._first, self.address = found, first, address
 
     def settle(self) -> None:
         """Have mean and variance as tensors, computed alone if they still wait."""
@@ -117,10 +118,6 @@ class KernelMoments(Moments):
     def dtype(self) -> torch.dtype:
         """The type of their numbers."""
         return self.recipe.result
-
-    def address(self) -> int:
-        """Where the means were written to, and after them the variances; 0 if no kernel did that."""
-        return self._address
 
 
 class SummedMoments(Moments):

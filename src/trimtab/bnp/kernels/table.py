@@ -32,7 +32,7 @@ def packed(update: Update) -> bytes:
     if weight.is_cpu is not averages.is_cpu or (weight.is_cuda and weight.device != averages.device):
         return b""  # the model was moved
     at = weight.data_ptr()
-    if not at or batch.dtype is not dtype or weight.numel() != update.numel or weight.is_neg():  # no memory of its own?
+    if not at or weight.numel() != update.numel or weight.is_neg():  # no memory of its own?
         return b""
     bias_at = 0
     if bias is not None:
@@ -53,9 +53,11 @@ def packed(update: Update) -> bytes:
     if sites_last != update.sites_last:
         update.sites_last, update.row = sites_last, b""
     mean = variance = 0
-    if type(batch) is KernelMoments:
-        mean = batch.address()
+    if type(batch) is KernelMoments and batch.recipe.result is dtype:
+        mean = batch.address
         variance = mean + batch.recipe.between
+    elif batch.dtype is not dtype:
+        return b""
     elif type(batch) is SummedMoments:
         mean = batch.sums.data_ptr()
     if not mean:
