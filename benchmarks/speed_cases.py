@@ -30,6 +30,10 @@ Batch = tuple[Tensor, Tensor]
 RATE = 1e-3
 # Seconds that a block of steps takes, and the fewest rounds of blocks.
 BLOCK, LEAST_ROUNDS = 0.04, 6
+# A block has so many steps at least, and is preceded by as many that are not timed: the first one or two after those of
+# another contender wait for what that one has pushed out of the caches, which in a training loop nobody does. One, if
+# steps take longer than this many seconds.
+LEAST_STEPS, LONG = 3, 0.3
 WARM_UP = 0.5
 WARM_STEPS = 3  # before a capture
 # How far what a captured step does to the weights may be from what an eager one does, as a share of that: with BNP,
@@ -194,7 +198,8 @@ def alternate(steps: Mapping[str, Training], seconds: float, device: str) -> dic
     """Seconds per step for each contender and round.
 
     After warming up, blocks of as many steps for all follow each other, in an order that turns round at each round,
-    until the time is over. On a GPU each block begins and ends with everything done.
+    until the time is over. A few steps before each block are not timed. On a GPU each block begins and ends with
+    everything done.
     """
 
     def block(step: Training, count: int) -> float:
@@ -206,12 +211,14 @@ def alternate(steps: Mapping[str, Training], seconds: float, device: str) -> dic
         return (time.perf_counter() - begin) / count
 
     slowest = max(_warm_up(lambda step=step: block(step, 1), min(WARM_UP, seconds)) for step in steps.values())
-    count = max(1, round(BLOCK / slowest))
+    least = LEAST_STEPS if slowest < LONG else 1
+    count = max(least, round(BLOCK / slowest))
     gc.collect()
     times: dict[str, list[float]] = {name: [] for name in steps}
     order, end = list(steps), time.perf_counter() + seconds
     while len(times[order[0]]) < LEAST_ROUNDS or time.perf_counter() < end:
         for name in order:
+            block(steps[name], least)
             times[name].append(block(steps[name], count))
         order.reverse()
     return times

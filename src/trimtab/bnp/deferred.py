@@ -38,7 +38,7 @@ class DeferredAlarm:
             self._raised[flag.device] = flag if before is None else before | flag
 
     def check(self, *, now: bool = False) -> None:
-        """Ring, if a flag is known to have been raised. What lasts is looked at every so often, or if it is to be now."""
+        """Ring, if a flag is known to have been raised; what lasts is looked at every so often, or now."""
         if not (self._lasting or self._raised) or torch.compiler.is_dynamo_compiling():
             return
         self._checks += 1
