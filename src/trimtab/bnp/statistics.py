@@ -240,12 +240,13 @@ def either(condition: bool | Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def precision_of(x: Tensor) -> torch.dtype:
     """The tensor's own type, or float32 if that is wider: what is computed in."""
-    return torch.promote_types(x.dtype, torch.float32)
+    dtype = x.dtype
+    return dtype if dtype is torch.float32 else torch.promote_types(dtype, torch.float32)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
     """The tensor in the type that is computed in."""
-    return x.to(precision_of(x))
+    return x if x.dtype is torch.float32 else x.to(precision_of(x))
 
 
 def _is_none(number: Number) -> bool:
