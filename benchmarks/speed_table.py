@@ -1,7 +1,7 @@
 """benchmarks/RESULTS.md and scaling.png from benchmarks/results/*.json: python benchmarks/speed_table.py (a second).
 
-The JSON files are written by benchmarks/speed.py, one per machine. What no file has is listed as not measured. What is
-told in words is in benchmarks/notes.md, which becomes the end of the document.
+The JSON files are written by benchmarks/speed.py, one per machine and precision. What no file has is listed as not
+measured. What is told in words is in benchmarks/notes.md, which becomes the end of the document.
 """
 
 import argparse
@@ -56,13 +56,14 @@ Written by `python benchmarks/speed_table.py` from `benchmarks/results/`; only t
 written by hand. `make bench` measures anew.
 
 A step is forward, backward and the optimizer's step (SGD, with the momentum and weight decay of the paper's recipes),
-on random data of CIFAR-10's shape. Contenders take turns in one process, in short blocks of steps after a warm-up; a
-ratio is the median, over rounds, of the ratio within a round; in brackets are its quartiles. Those of the FC net are
-built six times, since it matters where weights lie, and freed memory is kept, for the same reason. The FC net is
-3072-100-100-10, that of the paper's Table 1. "Plain" is `BNP(model, fast=False)`, in PyTorch only. Networks are those
-of `trimtab train`: with BNP convolutions have biases. Peak memory is that of all tensors in a step, weights and one
-batch included. The minutes of 160 epochs are extrapolated: a run of 12 epochs, and 148 times an epoch as it is
-there from the third on, by the clock on the wall, with starting, compiling, data, evaluations and checkpoints.
+on random data of CIFAR-10's shape. Contenders take turns in one process, in short blocks of steps after a warm-up, and
+the first three steps after another contender's are not timed (one, where steps are long); a ratio is the median, over
+rounds, of the ratio within a round; in brackets are its quartiles. Those of the FC net are built six times, since it
+matters where weights lie, and freed memory is kept, for the same reason. The FC net is 3072-100-100-10, that of the
+paper's Table 1. "Plain" is `BNP(model, fast=False)`, in PyTorch only. Networks are those of `trimtab train`: with BNP
+convolutions have biases. Peak memory is that of all tensors in a step, weights and one batch included. The minutes of
+160 epochs are extrapolated: a run of 12 epochs, and 148 times an epoch as it is there from the third on, by the clock
+on the wall, with starting, compiling, data, evaluations and checkpoints.
 """
 
 SCALING = """\
@@ -77,9 +78,18 @@ be linear in the number of weights. Exponents are of the upper range; small laye
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All results, CPUs first."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return sorted(found, key=lambda results: results["device"] != "cpu")
+    """All results, CPUs first. What a machine was measured with in another precision joins the rest, if that lacks it."""
+    machines: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for known in machines:
+            same = (known["device"], known["machine"]) == (found["device"], found["machine"])
+            if same and not known["groups"].keys() & found["groups"].keys():
+                known["groups"] |= found["groups"]
+                break
+        else:
+            machines.append(found)
+    return sorted(machines, key=lambda results: results["device"] != "cpu")
 
 
 def document(machines: list[dict[str, Any]], notes: str) -> str:

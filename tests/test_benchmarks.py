@@ -44,6 +44,24 @@ def test_a_case_is_measured_kept_and_told(tmp_path: Path) -> None:
     assert "`python benchmarks/speed.py --device cpu --only small --seconds 0.05`" in table
 
 
+def test_precisions_of_one_machine_share_a_table(tmp_path: Path) -> None:
+    run_ = {"options": " --precision bf16", "torch": "2", "threads": 1, "precision": "bf16", "kernels": "none"}
+    ratio = {"name": "FC net, batch 1: BNP ÷ vanilla", "value": 1.2}
+    for name, machine, group in [
+        ("a", "one", "small"),
+        ("a-bf16", "one", "fc"),
+        ("b", "one", "fc"),
+        ("c", "two", "fc"),
+    ]:
+        found = {"run": run_, "ratios": [ratio], "steps": [], "failed": {}}
+        results = {"device": "cpu", "machine": machine, "groups": {group: found}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(results), encoding="utf-8")
+    run("speed_table.py", "--results", str(tmp_path), "--to", str(tmp_path / "table.md"), "--no-picture")
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert table.count("| one | goal | measured | met |") == 2  # fc was measured twice there
+    assert table.count("| two | goal | measured | met |") == 1
+
+
 def test_a_whole_run_from_a_short_one() -> None:
     """The minutes are those of the run that was measured, and as many times an epoch of it as are left."""
     script = """

@@ -243,6 +243,21 @@ def test_forward_alone_leaves_no_trace() -> None:
     assert not counters["graph_break"]
 
 
+def test_the_leaf_for_the_sums_follows_a_model_that_was_moved() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    tallies = [observer._tally for observer in bnp._watch.observers.values()]
+    for tally in tallies:
+        assert tally.token is not None
+        tally.token = nn.Parameter(tally.token.detach().to("meta"))  # where the model was, so to speak
+    loss_of(model, batch(1)).backward()
+    bnp.step()
+    assert all(tally.token is not None and tally.token.is_cpu for tally in tallies)
+    model.zero_grad()
+    loss_of(compiled(model), batch(2)).backward()
+    assert pending_rows(bnp)["7"] == 6
+
+
 @guards_hooks
 def test_unobserved() -> None:
     model = small_model()

@@ -129,6 +129,8 @@ class Observer:
             return last
         batch = rows.columns().to(weight.device)
         self._check(batch)
+        if token is not None and token.device != weight.device:  # the model was moved; these sums have been, too
+            self._fit(weight)
         update = Update(
             weight=grad,
             bias=None if bias is None else bias.grad,
@@ -156,9 +158,8 @@ class Observer:
         """The running averages, made for or moved to where the moments are."""
         if self.running is None:
             self.running = RunningAverage(batch, debias=self.options.debias)
-        elif self.running.to(batch) and (weight := self.weight) is not None:
+        elif self.running.to(batch):
             self._update = None
-            self._fit(weight)
         return self.running
 
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:

@@ -144,6 +144,7 @@ class BNP:
             self._attachment.detach()
             self._attachment = None
         self._watch.stop()
+        self._alarm.check(now=True)
 
     def discard(self) -> None:
         """Forget the rows seen since the last step, as when their gradient is thrown away.
@@ -175,6 +176,7 @@ class BNP:
     def report(self) -> Report:
         """What is preconditioned, what is not and why, layer by layer. Print it."""
         parameters = self._attachment.parameters() if self._attachment is not None else None
+        self._alarm.check(now=True)
         return describe(self._watch, self.options, parameters, self._why_left_alone)
 
     def __enter__(self) -> "BNP":

@@ -16,6 +16,8 @@ from torch import Tensor
 Number = int | Tensor
 """How many there are of something; a tensor without dimensions where asking its device for the number would wait."""
 
+_FAR = 1e4  # A mean's square is far from zero if it is so many times the variance.
+
 
 def at_least(number: Any, bound: int) -> Any:
     """The larger of both."""
@@ -51,10 +53,19 @@ class Moments:
         if count == 0:
             nothing = x.new_zeros([x.shape[dim] for dim in sorted(kept)])
             return cls(0, nothing, nothing)
-        if x.is_cpu and x.is_floating_point() and len(kept) == 1 and not torch.compiler.is_compiling():
-            # Twenty times as fast here as var_mean, of which it is a special case.
-            x = x.flatten(0, -2) if kept == {x.ndim - 1} else x.movedim(next(iter(kept)), 1)
-            mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+        if not x.is_cpu:
+            variance, mean = torch.var_mean(x, rows, correction=0)
+            return cls(count, mean, variance)
+        first = x[tuple(slice(None) if dim in kept else slice(1) for dim in range(x.ndim))]
+        if torch.compiler.is_compiling():
+            # About the first row: compiled code adds up in the type of `x`, too.
+            variance, mean = torch.var_mean(x - first, rows, correction=0)
+            mean = mean + first.reshape(mean.shape)
+        elif x.is_floating_point() and len(kept) == 1:
+            mean, variance = _fast_moments(x, column=next(iter(kept)))
+            if bool((mean.square() > _FAR * variance).any()):
+                mean, variance = _fast_moments(x - first, column=next(iter(kept)))
+                mean += first.flatten()
         else:
             variance, mean = torch.var_mean(x, rows, correction=0)
         return cls(count, mean, variance)
@@ -229,6 +240,16 @@ class RunningAverage:
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""
         return {name: getattr(self, name) for name in ("mean", "variance", "weight", "steps", "skipped")}
+
+
+def _fast_moments(x: Tensor, column: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance on a CPU, in a twentieth of the time of var_mean.
+
+    But not as well: it adds up all rows in their own type before it divides, so that a mean far from zero is rough.
+    """
+    x = x.flatten(0, -2) if column == x.ndim - 1 else x.movedim(column, 1)
+    mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
+    return mean, variance
 
 
 def either(condition: bool | Tensor, one: Tensor, other: Tensor) -> Tensor:

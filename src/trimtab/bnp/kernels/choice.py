@@ -74,6 +74,17 @@ def _kernel(update: Update) -> str:
     return "gpu" if update.weight.is_cuda and _gpu() is not None and _gpu().takes(update) else "plain"
 
 
+def _refuse_sparse(updates: Iterable[Update]) -> None:
+    """Refuse gradients that nothing can be done with, before any is changed."""
+    for update in updates:
+        if update.weight.layout is not torch.strided:
+            kind = str(update.weight.layout).removeprefix("torch.")
+            raise ValueError(
+                f"A weight of shape {tuple(update.weight.shape)} has a {kind} gradient, which BNP cannot precondition; "
+                "name its layer in skip."
+            )
+
+
 def _plainly(updates: Iterable[Update], options: Options, fold: bool) -> list[Tensor]:
     """The plain way for some layers; returns flags that are true where something was not finite."""
     with torch.no_grad():
@@ -125,6 +136,7 @@ class Kernels:
         """
         options = self._options
         if not options.fast or torch.compiler.is_dynamo_compiling():  # the compiler makes kernels of its own
+            _refuse_sparse(updates)
             return _plainly(updates, options, fold)
         on_cpu: dict[torch.dtype, list[bytes]] = {}
         on_gpu: dict[torch.device, tuple[list[Update], list[bytes]]] = {}
@@ -147,6 +159,7 @@ class Kernels:
             changed.append(weight)
             if update.bias is not None:
                 changed.append(update.bias)
+        _refuse_sparse(rest)
         flags: list[Tensor] = []
         if on_cpu and native.precondition(on_cpu, self._told[fold]):
             flags.append(torch.ones((), dtype=torch.bool))
