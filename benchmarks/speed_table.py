@@ -78,7 +78,7 @@ be linear in the number of weights. Exponents are of the upper range; small laye
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All results, CPUs first. What a machine was measured with in another precision joins the rest, if that lacks it."""
+    """All results, CPUs first. A machine's in another precision join those that it has, where these lack them."""
     machines: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -63,7 +63,7 @@ class Moments:
             mean = mean + first.reshape(mean.shape)
         elif x.is_floating_point() and len(kept) == 1:
             mean, variance = _fast_moments(x, column=next(iter(kept)))
-            if bool((mean.square() > _FAR * variance).any()):
+            if not _near_zero(mean, variance):
                 mean, variance = _fast_moments(x - first, column=next(iter(kept)))
                 mean += first.flatten()
         else:
@@ -250,6 +250,13 @@ def _fast_moments(x: Tensor, column: int) -> tuple[Tensor, Tensor]:
     x = x.flatten(0, -2) if column == x.ndim - 1 else x.movedim(column, 1)
     mean, variance = torch.batch_norm_update_stats(x, None, None, 0.0)
     return mean, variance
+
+
+def _near_zero(mean: Tensor, variance: Tensor) -> bool:
+    """Whether no mean is far from zero; not where their numbers cannot be asked for (torch.func, fake tensors)."""
+    if type(mean) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(mean):
+        return False
+    return not bool((mean.square() > _FAR * variance).any())
 
 
 def either(condition: bool | Tensor, one: Tensor, other: Tensor) -> Tensor:
