@@ -404,6 +404,15 @@ def test_a_residual_network_is_compiled_block_by_block(monkeypatch: pytest.Monke
     assert len(compiling.repeated(build("preact18", "gn", classes=4))) == 8
 
 
+def test_what_shares_kernels_on_a_gpu_does_not_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 2)
+    assert compiling._how(model) == compiling._how(nn.ReLU()) == {"dynamic": False}
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    for version, shared in {"2.10.1+cu128": False, "2.11.0+cu130": True, "2.13.0": True}.items():
+        monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+        assert ("options" in compiling._how(model)) is shared
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_equal_blocks_are_compiled_once_and_evaluated_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend

@@ -53,19 +53,16 @@ class Moments:
         if count == 0:
             nothing = x.new_zeros([x.shape[dim] for dim in sorted(kept)])
             return cls(0, nothing, nothing)
-        if not x.is_cpu:
-            variance, mean = torch.var_mean(x, rows, correction=0)
-            return cls(count, mean, variance)
-        first = x[tuple(slice(None) if dim in kept else slice(1) for dim in range(x.ndim))]
-        if torch.compiler.is_compiling():
+        first_row = tuple(slice(None) if dim in kept else slice(1) for dim in range(x.ndim))
+        if x.is_cpu and torch.compiler.is_compiling():
             # About the first row: compiled code adds up in the type of `x`, too.
-            variance, mean = torch.var_mean(x - first, rows, correction=0)
-            mean = mean + first.reshape(mean.shape)
-        elif x.is_floating_point() and len(kept) == 1:
+            variance, mean = torch.var_mean(x - x[first_row], rows, correction=0)
+            mean = mean + x[first_row].reshape(mean.shape)
+        elif x.is_cpu and x.is_floating_point() and len(kept) == 1:
             mean, variance = _fast_moments(x, column=next(iter(kept)))
             if not _near_zero(mean, variance):
-                mean, variance = _fast_moments(x - first, column=next(iter(kept)))
-                mean += first.flatten()
+                mean, variance = _fast_moments(x - x[first_row], column=next(iter(kept)))
+                mean += x[first_row].flatten()
         else:
             variance, mean = torch.var_mean(x, rows, correction=0)
         return cls(count, mean, variance)
