@@ -3,17 +3,22 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab.training.settings import Described
+
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
 
 PAGE = "report.html"
+RECIPES = "What is not given is taken from the recipe of the paper that the network is from."
+FEW = 4
+"""So many choices stand beside a flag in the help; more follow in its text."""
 
 
 class CommandError(Exception):
@@ -32,19 +37,53 @@ def need(*modules: str) -> None:
         raise CommandError(f"this needs {', '.join(missing)}; install {them} with: pip install 'trimtab[lab]'")
 
 
-def add_settings(parser: argparse.ArgumentParser, title: str, without: Collection[str] = ()) -> None:
-    """A flag for each setting of a run; `given_settings` finds those that were given."""
-    from trimtab.training.settings import names_and_help
+def add_settings(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """A flag for each setting of a run, in groups; `given_settings` finds those that were given."""
+    from trimtab.training.recipes import DEFAULTS
+    from trimtab.training.settings import described
 
-    group = parser.add_argument_group(title)
-    for name, text, hint in names_and_help():
-        if name in without:
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for setting in described():
+        if setting.name in without:
             continue
-        options: dict[str, Any] = {"dest": f"setting_{name}", "default": argparse.SUPPRESS, "help": text}
-        if hint is bool or bool in get_args(hint):
-            group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, **options)
+        if setting.group not in groups:
+            groups[setting.group] = parser.add_argument_group(setting.group)
+        text = _escaped(f"{setting.help} (default: {_default(setting, DEFAULTS)})")
+        options: dict[str, Any] = {"dest": f"setting_{setting.name}", "default": argparse.SUPPRESS, "help": text}
+        if setting.hint is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif len(setting.choices) > FEW:  # they would not fit on the line of the flag
+            options["metavar"] = "A,B" if setting.several else "NAME"
+            options["help"] = _escaped(f"{setting.help}: {', '.join(setting.choices)} ") + text[len(setting.help) + 1 :]
+        elif setting.choices:
+            options["metavar"] = f"{{{','.join(setting.choices)}}}"
         else:
-            group.add_argument(_flag(name), metavar="X", **options)
+            number = "N" if setting.hint in (int, tuple[int, ...]) else "X"
+            options["metavar"] = f"{number},..." if setting.several else number
+        groups[setting.group].add_argument(_flag(setting.name), **options)
+
+
+def _default(setting: "Described", recipe: Mapping[str, Any]) -> str:
+    """What holds if a setting is not given, in words."""
+    if setting.default is not None:
+        return _value(setting.default)
+    if setting.unset:
+        return setting.unset
+    common = recipe.get(setting.name)
+    return "recipe" if common is None else f"recipe, else {_value(common)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _escaped(text: str) -> str:
+    """For argparse, to which a percent sign is a command."""
+    return text.replace("%", "%%")
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -69,13 +108,15 @@ def typed() -> str:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Where to train, and on what."""
-    parser.add_argument("--device", help="cpu or cuda (cuda if there is one)")
+    parser.add_argument("--device", metavar="{cpu,cuda}", help="where to train (default: cuda if there is one)")
     add_data_root(parser)
 
 
 def add_data_root(parser: argparse.ArgumentParser) -> None:
     """Where the data sets are."""
-    parser.add_argument("--data-root", type=Path, help="folder of the data sets (TRIMTAB_DATA, or data)")
+    parser.add_argument(
+        "--data-root", type=Path, metavar="FOLDER", help="folder of the data sets (default: TRIMTAB_DATA, else data)"
+    )
 
 
 def positive(text: str) -> int:

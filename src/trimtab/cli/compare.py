@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trimtab.cli.common import (
     LAB,
     PAGE,
+    RECIPES,
     CommandError,
     add_machine,
     add_settings,
@@ -49,27 +50,43 @@ def add_demo(commands: "Commands") -> None:
 
 def add_compare(commands: "Commands") -> None:
     """Declare `compare`."""
+    from trimtab.data import DATASETS
+    from trimtab.networks import NETWORKS
+
     parser = commands.add_parser(
         "compare",
+        usage="trimtab compare [--data NAME] [--network A,B] [--methods A,B] [--SETTING VALUE ...] [options]",
         help="say which method is better on a network and data set: learning rates chosen, several seeds, a page",
         description="Trains every method at every batch size. The learning rate is chosen on validation data, among "
         "equally many candidates for each method; then new seeds are trained at it and tested. The same "
-        "command goes on where it was stopped.",
+        "command goes on where it was stopped. " + RECIPES,
     )
-    parser.add_argument("--data", default="digits", help="data set (%(default)s)")
     parser.add_argument(
-        "--network", type=words, default=("small-cnn",), metavar="A,B", help="one or several (small-cnn)"
+        "--data", default="digits", metavar="NAME", help=f"one of {', '.join(DATASETS)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--network",
+        type=words,
+        default=("small-cnn",),
+        metavar="A,B",
+        help=f"some of {', '.join(NETWORKS)} (default: small-cnn)",
     )
     parser.add_argument(
         "--methods",
         type=words,
         default=("vanilla", "bn", "ln", "bnp"),
         metavar="A,B",
-        help="vanilla, norms, bnp, bnp+NORM (vanilla,bn,ln,bnp)",
+        help="vanilla, norms, bnp, bnp+NORM, as `trimtab list methods` has them (default: vanilla,bn,ln,bnp)",
     )
-    parser.add_argument("--batch-sizes", type=_sizes, default=(), metavar="N,M", help="samples per step (the recipe's)")
     parser.add_argument(
-        "--epochs", type=_epochs, default={}, metavar="N | SIZE=N,...", help="for all batch sizes, or by batch size"
+        "--batch-sizes", type=_sizes, default=(), metavar="N,M", help="samples per step (default: recipe)"
+    )
+    parser.add_argument(
+        "--epochs",
+        type=_epochs,
+        default={},
+        metavar="N | SIZE=N,...",
+        help="for all batch sizes, or by batch size (default: recipe)",
     )
     rates = parser.add_mutually_exclusive_group()
     rates.add_argument("--lrs", type=_rates, default=(), metavar="X,Y", help="candidates for every method")
@@ -79,25 +96,38 @@ def add_compare(commands: "Commands") -> None:
         choices=range(1, 26),
         default=5,
         metavar="N",
-        help="so many around the recipe's own (%(default)s)",
+        help="so many around the recipe's own (default: %(default)s)",
     )
     parser.add_argument(
-        "--validation", type=int, metavar="N", help="samples to choose the rate on (a tenth of the training data)"
+        "--validation",
+        type=int,
+        metavar="N",
+        help="samples to choose the rate on (default: a tenth of the training data)",
     )
-    parser.add_argument("--evaluations", type=positive, default=20, metavar="N", help="along each run (%(default)s)")
-    parser.add_argument("--config", type=Path, help="YAML file with settings of all runs; flags go before it")
+    parser.add_argument(
+        "--evaluations", type=positive, default=20, metavar="N", help="along each run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
+    )
     _add_common(parser, None)
     add_machine(parser)
-    add_settings(parser, "settings of all runs", without=DECIDED)
+    add_settings(parser, without=DECIDED)
     parser.set_defaults(run=_compare)
 
 
 def _add_common(parser: argparse.ArgumentParser, out: str | None) -> None:
     shown = out or "runs/compare-DATA-NETWORK"
-    parser.add_argument("--out", type=Path, default=out and Path(out), help=f"folder of the results ({shown})")
-    parser.add_argument("--seeds", type=positive, default=3, help="runs at the chosen learning rate (%(default)s)")
-    parser.add_argument("--jobs", type=positive, help="runs at a time (as many as do not slow each other down)")
-    parser.add_argument("--threads", type=positive, default=1, help="of each run (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=out and Path(out), metavar="FOLDER", help=f"for the results (default: {shown})"
+    )
+    parser.add_argument(
+        "--seeds", type=positive, default=3, metavar="N", help="runs at the chosen learning rate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="runs at a time (default: as many as do not slow each other down)"
+    )
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="do all runs anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
 

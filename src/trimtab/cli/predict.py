@@ -51,17 +51,43 @@ def add(commands: "Commands") -> None:
         "the largest stable learning rate for the squared error.",
     )
     parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
-    parser.add_argument("--norm", default="none", help=f"one of {', '.join(NORMS)} (%(default)s)")
-    parser.add_argument("--gamma", type=_number, default=1.0, help="where each γ of the norm starts (%(default)s)")
-    parser.add_argument("--sigma-w2", type=_number, default=2.0, help="weights' variance times fan-in, mf- networks")
-    parser.add_argument("--sigma-b2", type=_number, default=0.5, help="biases' variance, mf- networks")
-    parser.add_argument("--momentum", type=float, default=0.0, help="of the optimizer (%(default)s)")
-    parser.add_argument("--statistics", choices=STATISTICS, default="frozen", help="of BatchNorm (%(default)s)")
-    parser.add_argument("--data", help="measure the inputs' moments on this data set; else white noise is assumed")
+    parser.add_argument(
+        "--norm", default="none", metavar="NAME", help=f"one of {', '.join(NORMS)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--gamma", type=_number, metavar="X", default=1.0, help="where each γ of the norm starts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sigma-w2",
+        type=_number,
+        metavar="X",
+        default=2.0,
+        help="weights' variance times fan-in, mf- networks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sigma-b2",
+        type=_number,
+        metavar="X",
+        default=0.5,
+        help="biases' variance, mf- networks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--momentum", type=float, metavar="X", default=0.0, help="of the optimizer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--statistics", choices=STATISTICS, default="frozen", help="of BatchNorm (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data", metavar="NAME", help="measure the inputs' moments on this data set (default: white noise is assumed)"
+    )
     add_data_root(parser)
     parser.add_argument("--measure", action="store_true", help="measure the eigenvalue beside it")
-    parser.add_argument("--samples", type=positive, default=128, help="to measure on (%(default)s)")
-    parser.add_argument("--seed", type=_seed, default=0, help="of the weights and of the samples (%(default)s)")
+    parser.add_argument(
+        "--samples", type=positive, metavar="N", default=128, help="to measure on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=_seed, metavar="N", default=0, help="of the weights and of the samples (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -5,7 +5,18 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import LAB, PAGE, CommandError, add_machine, add_settings, given_settings, need, typed, words
+from trimtab.cli.common import (
+    LAB,
+    PAGE,
+    RECIPES,
+    CommandError,
+    add_machine,
+    add_settings,
+    given_settings,
+    need,
+    typed,
+    words,
+)
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -17,30 +28,58 @@ OWN = ("network", "method", "probe", "probe_at", "seed")
 
 def add(commands: "Commands") -> None:
     """Declare the command."""
+    from trimtab.networks import NETWORKS
+    from trimtab.training.probing import PROBES
+
     parser = commands.add_parser(
         "probe",
+        usage="trimtab probe NETWORK [--methods A,B] [--probe A,B] [--at N,M] [--SETTING VALUE ...] [options]",
         help="train a network and measure its loss surface, covariate shift, conditioning and spectrum along the way",
         description="Trains a network by one method or several, measures at some steps of the training and draws what "
-        "was found: the figures of the landscape paper and more. The same command goes on where it was stopped.",
+        "was found: the figures of the landscape paper and more. The same command goes on where it was stopped. "
+        + RECIPES,
     )
-    parser.add_argument("network", help="such as vgg, dln25, mlp2x100")
-    parser.add_argument("--methods", type=words, default=("vanilla", "bn"), metavar="A,B", help="(vanilla,bn)")
+    parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
+    parser.add_argument(
+        "--methods",
+        type=words,
+        default=("vanilla", "bn"),
+        metavar="A,B",
+        help="as `trimtab list methods` has them (default: vanilla,bn)",
+    )
     parser.add_argument(
         "--probe",
         type=words,
         default=("landscape",),
         metavar="A,B",
-        help="landscape, random, shift, activations, conditioning, spectrum, noise, or all (landscape)",
+        help=f"some of {', '.join(PROBES)}, or all (default: landscape)",
     )
-    parser.add_argument("--at", type=words, metavar="N,M", help="measure before these steps, counted from 0")
-    parser.add_argument("--seed", type=int, default=0, help="decides weights, order and noise (%(default)s)")
-    parser.add_argument("--out", type=Path, help="folder of the runs and the page (runs/probe-DATA-NETWORK)")
-    parser.add_argument("--config", type=Path, help="YAML file with settings of all runs; flags go before it")
+    parser.add_argument(
+        "--at",
+        type=words,
+        metavar="N,M",
+        help="measure before these steps, counted from 0 (default: as --probe-every says)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="decides weights, order and noise (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for the runs and the page (default: runs/probe-DATA-NETWORK)"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
+    )
     parser.add_argument("--force", action="store_true", help="do all runs anew")
-    parser.add_argument("--figures", type=words, default=("png",), metavar="png,pdf", help="kinds of files (png)")
+    parser.add_argument(
+        "--figures",
+        type=words,
+        default=("png",),
+        metavar="png,pdf",
+        help="kinds of files: png, pdf, svg (default: png)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     add_machine(parser)
-    add_settings(parser, "settings of all runs", without=OWN)
+    add_settings(parser, without=OWN)
     parser.set_defaults(run=run)
 
 

@@ -18,7 +18,9 @@ def add(commands: "Commands") -> None:
         description="Makes one self-contained page from finished and unfinished runs and comparisons.",
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of runs and comparisons")
-    parser.add_argument("--out", type=Path, help="file of the page (FOLDER/report.html, of the first folder)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="of the page (default: FOLDER/report.html, of the first folder)"
+    )
     parser.add_argument(
         "--figures",
         type=words,

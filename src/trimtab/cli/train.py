@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import CommandError, add_machine, add_settings, given_settings, need, typed
+from trimtab.cli.common import RECIPES, CommandError, add_machine, add_settings, given_settings, need, typed
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -20,17 +20,22 @@ def add(commands: "Commands") -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "train",
+        usage="trimtab train [--SETTING VALUE ...] [--out FOLDER] [--resume | --force] [options]",
         help="train a network of the papers by any method on any of the data sets",
-        description="What is not given is taken from the recipe of the paper that the network is from.",
+        description=RECIPES,
     )
-    parser.add_argument("--config", type=Path, help="YAML file with settings; flags go before it")
-    parser.add_argument("--out", type=Path, help="folder of the run (runs/DATA-NETWORK-METHOD-BATCH-SEED)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings; flags go before it")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder of the run (default: runs/DATA-NETWORK-METHOD-BATCH-SEED)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that folder")
     parser.add_argument("--force", action="store_true", help="overwrite the run in that folder")
     add_machine(parser)
-    parser.add_argument("--checkpoint-seconds", type=float, default=30.0, help="between two of them (%(default)s)")
+    parser.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, metavar="X", help="between two of them (default: %(default)g)"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
-    add_settings(parser, "settings of the run")
+    add_settings(parser)
     parser.set_defaults(run=run)
 
 

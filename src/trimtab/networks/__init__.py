@@ -1,5 +1,6 @@
 """The architectures of the papers, with the normalization as an argument."""
 
+from trimtab.networks.initialize import INITS
 from trimtab.networks.registry import NETWORKS, build, input_shape, places
 
-__all__ = ["NETWORKS", "build", "input_shape", "places"]
+__all__ = ["INITS", "NETWORKS", "build", "input_shape", "places"]

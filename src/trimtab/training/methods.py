@@ -5,6 +5,14 @@ from dataclasses import dataclass
 
 from trimtab.norms import NORMS
 
+METHODS: dict[str, str] = {
+    "vanilla": "the network as it is",
+    "bnp": "batch normalization preconditioning of the gradients; bnp+NORM in a network with that norm",
+    "bnp-debias": "the same with averages that are corrected for their start; bnp-debias+NORM likewise",
+    **{name: description for name, description in NORMS.items() if name != "none"},
+}
+"""The methods, each with one line on what it is. NORM-pre puts a norm before the activation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:

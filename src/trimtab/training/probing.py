@@ -47,18 +47,21 @@ def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _landscape(session: "Session") -> "Probe[Any]":
+    """The loss along the gradient, and how far the gradient can be trusted."""
     from trimtab.probes import Landscape
 
     return Landscape(optimizer=session.optimizer, multiples=_multiples(session))
 
 
 def _random(session: "Session") -> "Probe[Any]":
+    """The same along random directions."""
     from trimtab.probes import RandomLandscape
 
     return RandomLandscape(optimizer=session.optimizer, multiples=_multiples(session))
 
 
 def _shift(session: "Session") -> "Probe[Any]":
+    """Internal covariate shift: how a layer's gradient changes when those below it are updated."""
     from trimtab.probes import CovariateShift
 
     # Nothing is below the first layer.
@@ -66,24 +69,28 @@ def _shift(session: "Session") -> "Probe[Any]":
 
 
 def _activations(session: "Session") -> "Probe[Any]":
+    """Mean, spread and distribution of what layers give out."""
     from trimtab.probes import Activations
 
     return Activations(layers=_normed(session) or _weighted(session)[:-1], most=LAYERS)
 
 
 def _conditioning(session: "Session") -> "Probe[Any]":
+    """How ill-conditioned each layer's part of the Hessian is."""
     from trimtab.probes import Conditioning
 
     return Conditioning(bnp=session.bnp, units=1)
 
 
 def _spectrum(session: "Session") -> "Probe[Any]":
+    """The largest eigenvalues of the Hessian, and the stable learning rate."""
     from trimtab.probes import Spectrum
 
     return Spectrum(optimizer=session.optimizer)
 
 
 def _noise(session: "Session") -> "Probe[Any]":
+    """The noise that batch statistics and gradients have."""
     from trimtab.probes import BatchNoise
 
     return BatchNoise()
@@ -98,7 +105,7 @@ PROBES: dict[str, Callable[["Session"], "Probe[Any]"]] = {
     "spectrum": _spectrum,
     "noise": _noise,
 }
-"""By the name that a person types."""
+"""By the name that a person types; the docstrings are what `trimtab list probes` says."""
 
 
 def _weighted(session: "Session") -> list[str]:

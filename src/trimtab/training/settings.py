@@ -7,77 +7,103 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from trimtab.training.methods import Method
-from trimtab.training.probing import chosen
+from trimtab.data import DATASETS
+from trimtab.networks import INITS, NETWORKS
+from trimtab.training.methods import METHODS, Method
+from trimtab.training.probing import PROBES, chosen
+
+# What `--help` puts together.
+_WHAT, _OPTIMIZATION, _SCHEDULE = "network and data", "optimization", "learning rate schedule"
+_INPUTS, _NORM, _INIT, _BNP = "inputs and evaluation data", "normalization", "initialization and layers", "BNP"
+_EXECUTION, _RECORDS, _PROBES = "execution", "records", "measurements"
 
 
-def _told(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _told(default: Any, text: str, group: str, *, unset: str = "") -> Any:
+    """A setting with its explanation; `unset` says what None means where no recipe decides it."""
+    return field(default=default, metadata={"help": text, "group": group, "unset": unset})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a run. What is None is decided by the recipe for network, data, method and batch size."""
 
-    data: str = _told("digits", "data set")
-    network: str = _told("small-cnn", "network")
-    method: str = _told("bnp", "vanilla, a norm (bn, ln, gn, ...), bnp, bnp-debias, or bnp+NORM")
-    batch_size: int | None = _told(None, "samples per step; 0: all of them")
-    epochs: int | None = _told(None, "passes over the training data")
-    steps: int | None = _told(None, "steps instead of epochs")
-    seed: int = _told(0, "decides weights, order, augmentation and noise")
+    data: str = _told("digits", "data set", _WHAT)
+    network: str = _told("small-cnn", "network", _WHAT)
+    method: str = _told("bnp", "method, also bnp+NORM", _WHAT)
+    batch_size: int | None = _told(None, "samples per step; 0: all of them", _WHAT)
+    epochs: int | None = _told(None, "passes over the training data", _WHAT)
+    steps: int | None = _told(None, "steps instead of epochs", _WHAT)
+    seed: int = _told(0, "decides weights, order, augmentation and noise", _WHAT)
 
-    optimizer: Literal["sgd", "adam", "adamw"] | None = _told(None, "sgd, adam or adamw")
-    lr: float | None = _told(None, "learning rate")
-    momentum: float | None = _told(None, "of sgd")
-    nesterov: bool | None = _told(None, "Nesterov's momentum")
-    weight_decay: float | None = _told(None, "of the optimizer")
-    decay_on: Literal["all", "weights", "norms"] | None = _told(None, "what the weight decay is for")
-    schedule: Literal["constant", "step", "cosine", "decay"] | None = _told(None, "course of the learning rate")
-    milestones: tuple[int, ...] | None = _told(None, "epochs at which schedule step multiplies by factor")
-    factor: float | None = _told(None, "of schedule step (times it) and decay (times 1 minus it, at each step)")
-    warmup: int | None = _told(None, "steps of warm-up")
-    warmup_epochs: int | None = _told(None, "further warm-up, in epochs")
-    warmup_from: float | None = _told(None, "learning rate the warm-up begins with")
-    warmup_linear: bool | None = _told(None, "a warm-up that rises, or stays and then jumps")
+    optimizer: Literal["sgd", "adam", "adamw"] | None = _told(None, "optimizer", _OPTIMIZATION)
+    lr: float | None = _told(None, "learning rate", _OPTIMIZATION)
+    momentum: float | None = _told(None, "of sgd", _OPTIMIZATION)
+    nesterov: bool | None = _told(None, "Nesterov's momentum", _OPTIMIZATION)
+    weight_decay: float | None = _told(None, "of the optimizer", _OPTIMIZATION)
+    decay_on: Literal["all", "weights", "norms"] | None = _told(None, "what the weight decay is for", _OPTIMIZATION)
 
-    normalize: Literal["unit", "standard"] | None = _told(None, "inputs in [0, 1], or of mean 0 and variance 1")
-    augment: bool | None = _told(None, "pad, crop and flip the training images")
-    validation: int = _told(0, "training samples set aside for validation")
-    evaluate_on: Literal["validation", "test"] | None = _told(None, "validation if there is one, else test")
+    schedule: Literal["constant", "step", "cosine", "decay"] | None = _told(
+        None, "course of the learning rate", _SCHEDULE
+    )
+    milestones: tuple[int, ...] | None = _told(None, "epochs at which schedule step multiplies by factor", _SCHEDULE)
+    factor: float | None = _told(
+        None, "of schedule step (times it) and decay (times 1 minus it, at each step)", _SCHEDULE
+    )
+    warmup: int | None = _told(None, "steps of warm-up", _SCHEDULE)
+    warmup_epochs: int | None = _told(None, "further warm-up, in epochs", _SCHEDULE)
+    warmup_from: float | None = _told(None, "learning rate the warm-up begins with", _SCHEDULE)
+    warmup_linear: bool | None = _told(None, "a warm-up that rises, or stays and then jumps", _SCHEDULE)
 
-    norm_layers: tuple[int, ...] | None = _told(None, "places in the network that get the norm; all if not given")
-    before_activation: bool = _told(False, "norm before the activation, where the paper has it after it")
-    group_size: int | None = _told(None, "channels in a group of gn")
-    gamma: float = _told(1.0, "initial gamma of the norm")
-    norm_momentum: float | None = _told(None, "share of the new value in the norm's running averages")
-    norm_eps: float | None = _told(None, "added to the norm's variance")
-    fixed_gamma: bool = _told(False, "gamma stays as it is")
-    zeta: float = _told(0.0, "explicit decay zeta times the sum of gamma squared")
-    dropout: float = _told(0.0, "after each norm, where the network has it")
-    init: str | None = _told(None, "initialization: glorot, he or meanfield")
-    init_scale: float | None = _told(None, "times the initial weights")
-    conv_bias: bool | None = _told(None, "biases in the convolutions")
-    sigma_w2: float = _told(2.0, "variance of the weights in meanfield initialization")
-    sigma_b2: float = _told(0.5, "variance of the biases in meanfield initialization")
-    stem: Literal["cifar", "imagenet"] | None = _told(None, "first layer of the 18-layer ResNets")
+    normalize: Literal["unit", "standard"] | None = _told(
+        None, "inputs in [0, 1], or of mean 0 and variance 1", _INPUTS
+    )
+    augment: bool | None = _told(None, "pad, crop and flip the training images", _INPUTS)
+    validation: int = _told(0, "training samples set aside for validation", _INPUTS)
+    evaluate_on: Literal["validation", "test"] | None = _told(
+        None, "what to evaluate on", _INPUTS, unset="validation if there is one, else test"
+    )
 
-    rho: float = _told(0.99, "BNP: share of the running averages that a step keeps")
-    eps1: float = _told(1e-2, "BNP: times the largest variance, added to each")
-    eps2: float = _told(1e-4, "BNP: added to each variance")
-    statistics: Literal["running", "batch"] = _told("running", "BNP: averages, or the step's own")
-    spatial: Literal["channel", "site"] = _told("channel", "BNP: statistics per channel or per kernel site")
-    no_bias: Literal["second_moment", "variance"] = _told("second_moment", "BNP: what scales weights without bias")
+    norm_layers: tuple[int, ...] | None = _told(None, "places in the network that get the norm", _NORM, unset="all")
+    before_activation: bool = _told(False, "norm before the activation, where the paper has it after it", _NORM)
+    group_size: int | None = _told(None, "channels in a group of gn", _NORM, unset="recipe, else 4 or a little more")
+    gamma: float = _told(1.0, "initial gamma of the norm", _NORM)
+    norm_momentum: float | None = _told(None, "share of the new value in the norm's running averages", _NORM)
+    norm_eps: float | None = _told(None, "added to the norm's variance", _NORM)
+    fixed_gamma: bool = _told(False, "gamma stays as it is", _NORM)
+    zeta: float = _told(0.0, "explicit decay zeta times the sum of gamma squared", _NORM)
+    dropout: float = _told(0.0, "after each norm, where the network has it", _NORM)
 
-    precision: Literal["fp32", "tf32", "bf16"] = _told("fp32", "fp32, tf32 or bf16")
-    step: Literal["auto", "eager", "captured"] = _told("auto", "auto, eager, or captured as a CUDA graph")
-    compile: bool = _told(False, "compile the network")
-    log_every: int = _told(50, "steps between two records of the training loss")
-    evaluate_every: int | None = _told(None, "epochs between two evaluations")
-    evaluations: int | None = _told(None, "evaluations instead, evenly over the run")
-    probe: tuple[str, ...] = _told((), "measure along the way: landscape, random, shift, ... or all")
-    probe_every: int = _told(64, "steps between two measurements")
-    probe_at: tuple[int, ...] = _told((), "measure at these steps instead")
+    init: str | None = _told(None, "initialization of the weights", _INIT, unset="the network's own")
+    init_scale: float | None = _told(None, "times the initial weights", _INIT)
+    conv_bias: bool | None = _told(
+        None, "biases in the convolutions", _INIT, unset="yes with bnp, else as in the network's paper"
+    )
+    sigma_w2: float = _told(2.0, "variance of the weights in meanfield initialization", _INIT)
+    sigma_b2: float = _told(0.5, "variance of the biases in meanfield initialization", _INIT)
+    stem: Literal["cifar", "imagenet"] | None = _told(None, "first layer of the 18-layer ResNets", _INIT)
+
+    rho: float = _told(0.99, "share of the running averages that a step keeps", _BNP)
+    eps1: float = _told(1e-2, "times the largest variance, added to each", _BNP)
+    eps2: float = _told(1e-4, "added to each variance", _BNP)
+    statistics: Literal["running", "batch"] = _told("running", "averages, or the step's own", _BNP)
+    spatial: Literal["channel", "site"] = _told("channel", "statistics per channel or per kernel site", _BNP)
+    no_bias: Literal["second_moment", "variance"] = _told("second_moment", "what scales weights without bias", _BNP)
+
+    precision: Literal["fp32", "tf32", "bf16"] = _told("fp32", "of matrix products and convolutions", _EXECUTION)
+    step: Literal["auto", "eager", "captured"] = _told(
+        "auto", "operation by operation, or captured as a CUDA graph", _EXECUTION
+    )
+    compile: bool = _told(False, "compile the network", _EXECUTION)
+
+    log_every: int = _told(50, "steps between two records of the training loss", _RECORDS)
+    evaluate_every: int | None = _told(None, "epochs between two evaluations", _RECORDS)
+    evaluations: int | None = _told(
+        None, "so many evaluations instead, evenly over the run", _RECORDS, unset="as evaluate_every says"
+    )
+
+    probe: tuple[str, ...] = _told((), "what to measure along the way", _PROBES)
+    probe_every: int = _told(64, "steps between two measurements", _PROBES)
+    probe_at: tuple[int, ...] = _told((), "measure at these steps instead", _PROBES)
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no meaning, naming the setting."""
@@ -142,7 +168,7 @@ def convert(value: Any, hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
-        (hint,) = (option for option in get_args(hint) if option is not type(None))
+        hint = _without_none(hint)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ValueError(f"must be one of {', '.join(get_args(hint))}, not {value!r}")
@@ -166,7 +192,54 @@ def convert(value: Any, hint: Any) -> Any:
         raise ValueError(f"must be {kind}, not {value!r}") from None
 
 
-def names_and_help() -> list[tuple[str, str, Any]]:
-    """Name, explanation and type of each setting, for a command line."""
-    hints = get_type_hints(Settings)
-    return [(f.name, f.metadata["help"], hints[f.name]) for f in fields(Settings)]
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A setting as a command line shows it.
+
+    Attributes:
+        name: Of the field.
+        group: What it belongs to.
+        help: What it is.
+        default: What holds if nothing is said; None if a recipe decides.
+        unset: What None means, where it is not a recipe's.
+        choices: The values it can have; empty if there is no such list.
+        hint: Its type, without None.
+    """
+
+    name: str
+    group: str
+    help: str
+    default: Any
+    unset: str
+    choices: tuple[str, ...]
+    hint: Any
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes several values, with commas between them."""
+        return get_origin(self.hint) is tuple
+
+
+def described() -> list[Described]:
+    """All settings, in order."""
+    hints = {name: _without_none(hint) for name, hint in get_type_hints(Settings).items()}
+    named = {"data": DATASETS, "network": NETWORKS, "method": METHODS, "init": INITS, "probe": (*PROBES, "all")}
+    return [
+        Described(
+            f.name,
+            f.metadata["group"],
+            f.metadata["help"],
+            f.default,
+            f.metadata["unset"],
+            tuple(named.get(f.name, get_args(hints[f.name]) if get_origin(hints[f.name]) is Literal else ())),
+            hints[f.name],
+        )
+        for f in fields(Settings)
+    ]
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    (option,) = (option for option in get_args(hint) if option is not type(None))
+    return option
