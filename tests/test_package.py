@@ -24,7 +24,7 @@ model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(
                       nn.Linear(8 * 16, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loss_fn = nn.CrossEntropyLoss()
-loader = [(torch.randn(4, 3, 4, 4), torch.randint(10, (4,))) for _ in range(3)]
+loader = [(torch.randn(4, 3, 4, 4), torch.randint(10, (4,))) for _ in range(66)]
 """
 
 
@@ -32,6 +32,12 @@ loader = [(torch.randn(4, 3, 4, 4), torch.randint(10, (4,))) for _ in range(3)]
 def test_every_example_in_the_documents_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(PREAMBLE + code, "<document>", "exec"), {"__name__": "__example__"})
+
+
+def test_the_monitor_of_the_readme_measures_more_than_once(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block.values[0] for block in BLOCKS if "README" in str(block.id) and "Monitor(" in str(block.values[0])]
+    exec(compile(PREAMBLE + str(code), "<document>", "exec"), {"__name__": "__example__"})
+    assert len([float(line) for line in capsys.readouterr().out.splitlines() if float(line) > 0]) == 2
 
 
 def test_there_are_examples() -> None:

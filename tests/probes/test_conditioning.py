@@ -539,10 +539,9 @@ def test_attention_and_checkpointing() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"units": -1}, "units must be 0 or larger"),
-        ({"most_entries": 0}, "most_entries must be 1 or larger"),
-        ({"most_products": -1}, "most_products must be 0 or larger"),
-        ({"only": "last"}, "only must be a tuple"),
+        ({"units": -1}, "units must be a whole number, 0 or larger"),
+        ({"most_entries": 0}, "most_entries must be a whole number, 1 or larger"),
+        ({"most_products": -1}, "most_products must be a whole number, 0 or larger"),
         ({"eps1": -1.0}, "eps1"),
         ({"spatial": "pixel"}, "spatial"),
     ],

@@ -266,4 +266,4 @@ def test_one_forward_and_backward_a_point() -> None:
 )
 def test_bad_options(options: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Landscape(**options)(batchnorm(), loss_fn, a_batch())
+        Landscape(**options)

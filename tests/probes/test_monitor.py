@@ -1,7 +1,9 @@
 """A monitor calls what is due, writes it down, and lets nothing into the training."""
 
 import math
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimtab.probes import Landscape, Monitor, Probe, Result
+import trimtab
+from trimtab.probes import CannotMeasure, Landscape, Monitor, Probe, Result
 from trimtab.records import Probed, read_events
 
 
@@ -41,7 +44,14 @@ class Failing(Counting):
     name: ClassVar[str] = "failing"
 
     def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
-        raise KeyError("what a user's code may raise")
+        raise KeyError("what a user may raise")
+
+
+class Lost(Counting):
+    name: ClassVar[str] = "lost"
+
+    def measure(self, model: nn.Module, loss_fn: Any, batch: Any) -> Counted:
+        raise CannotMeasure("The loss is nan.\nAnd more lines.")
 
 
 def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
@@ -65,9 +75,22 @@ def test_what_is_due() -> None:
     assert steps_with(Monitor([Changing()], every=1), 3) == {"changing": [0, 1, 2]}
 
 
-def test_failures_stay_in_the_result() -> None:
-    (result,) = Monitor([Failing()])(nn.Linear(2, 1), loss_fn, torch.ones(3, 2)).values()
-    assert result.problem is not None and result.problem.startswith("KeyError") and math.isnan(result.number)
+def test_failures_stay_in_the_result_and_the_first_one_is_said() -> None:
+    monitor = Monitor([Failing(), Lost(), Counting()], every=1)
+    call = partial(monitor, nn.Linear(2, 1), loss_fn, torch.ones(3, 2))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = [call() for _ in range(3)]
+    for results in found:
+        problem = results["failing"].problem
+        assert problem is not None and problem.startswith("KeyError") and math.isnan(results["failing"].number)
+    assert [str(each.message) for each in said] == [
+        "The probe 'failing' measured nothing at step 0: KeyError: 'what a user may raise'. "
+        "This is said once; later failures are in `problem` of its results.",
+        "The probe 'lost' measured nothing at step 0: The loss is nan. "
+        "This is said once; later failures are in `problem` of its results.",
+    ]
+    assert all(issubclass(each.category, trimtab.TrimtabWarning) for each in said)
 
 
 def test_interruptions_pass() -> None:
@@ -98,9 +121,14 @@ def test_arguments() -> None:
             Monitor([], every=every)
     with pytest.raises(ValueError, match="different names"):
         Monitor([Counting(), Counting()])
-    for at in (["3"], [-5], [1.5]):
-        with pytest.raises(ValueError, match="at must be whole numbers"):
+    for at in (["3"], [-5], [1.5], 3, None):
+        with pytest.raises(ValueError, match="at must be a list of whole numbers"):
             Monitor([], at=at)
+    for probes in ([Landscape], "landscape", None, [nn.Linear(1, 1)]):
+        with pytest.raises(ValueError, match="probes must be probes"):
+            Monitor(probes)
+    with pytest.raises(ValueError, match="log must be the path of a file, not 3"):
+        Monitor([], log=3)
 
 
 def test_a_log_is_gone_on_with(tmp_path: Path) -> None:
@@ -126,7 +154,8 @@ class Odd(Counting):
 
 
 def test_nothing_that_goes_wrong_with_records_reaches_the_training(tmp_path: Path) -> None:
-    with Monitor([Silent(), Odd()], every=1, log=tmp_path / "log") as monitor:
+    said = pytest.warns(trimtab.TrimtabWarning, match="'silent' measured nothing")
+    with said, Monitor([Silent(), Odd()], every=1, log=tmp_path / "log") as monitor:
         assert monitor(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))["silent"].problem is not None
     assert [event.result["number"] for event in read_events(tmp_path / "log") if event.probe == "odd"] == [0.5]
     full = Monitor([Counting()], every=1, log="/dev/full")

@@ -398,10 +398,10 @@ def test_frozen_parameters_have_no_noise() -> None:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"batch_size": 0}, "batch_size must be 1 or larger"),
-        ({"draws": 1}, "draws must be 2 or larger"),
+        ({"batch_size": 0}, "batch_size must be a whole number, 1 or larger, or None"),
+        ({"draws": 1}, "draws must be a whole number, 2 or larger"),
         ({"link": "gelu"}, "link must be one of 'relu', 'linear', 'sigmoid'"),
-        ({"parts": 1}, "parts must be 0, or 2 or larger"),
+        ({"parts": 1}, "parts must be 0 or at least 2"),
     ],
 )
 def test_arguments(told: dict[str, Any], words: str) -> None:

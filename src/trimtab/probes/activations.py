@@ -1,18 +1,19 @@
 """The distribution of what layers put out: its moments, its histogram, and how both move during training."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.bnp.layers import layer_type
 from trimtab.norms import RunningNorm
-from trimtab.probes.choose import check_choice, chosen
+from trimtab.probes import options
+from trimtab.probes.choose import chosen
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.still import Statistics
@@ -112,15 +113,18 @@ class Activations(Probe[ActivationsResult]):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        object.__setattr__(self, "layers", check_choice(self.layers, self.most))
-        if self.examples < 0:
-            raise ValueError(f"examples must be 0 or larger, not {self.examples}.")
-        if self.bins < 1:
-            raise ValueError(f"bins must be 1 or larger, not {self.bins}.")
+        options.strings(self, "layers")
+        options.whole(self, "most", least=1, optional=True)
+        options.whole(self, "examples", least=0)
+        options.whole(self, "bins", least=1)
         if self.limits is not None:
-            low, high = self.limits
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise ValueError(f"limits must be two finite numbers, the smaller one first, not {self.limits}.")
+            several = list(self.limits) if isinstance(self.limits, Iterable) else []
+            if len(several) != 2 or not all(map(options.is_finite, several)) or not several[0] < several[1]:
+                raise ValueError(
+                    f"limits must be None or two finite numbers, the smaller one first, not {self.limits!r}."
+                )
+            object.__setattr__(self, "limits", tuple(several))
+        options.choice(self, "statistics", get_args(Statistics))
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ActivationsResult:
         """Run the model once.

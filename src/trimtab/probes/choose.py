@@ -23,14 +23,3 @@ def chosen(names: Sequence[str], patterns: Sequence[str], most: int | None) -> l
     if most == 1:
         return found[-1:]
     return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
-
-
-def check_choice(patterns: Sequence[str], most: int | None) -> tuple[str, ...]:
-    """The patterns as a tuple, if both options make sense.
-
-    Raises:
-        ValueError: If they do not.
-    """
-    if most is not None and most < 1:
-        raise ValueError(f"most must be 1 or larger, or None, not {most}.")
-    return (patterns,) if isinstance(patterns, str) else tuple(patterns)

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.bnp import BNP
-from trimtab.probes.choose import check_choice, chosen
+from trimtab.probes import options
+from trimtab.probes.choose import chosen
 from trimtab.probes.directions import between, length
 from trimtab.probes.result import LossFunction, Probe, Result, by_layer
 from trimtab.probes.still import Point, Statistics
@@ -88,11 +89,14 @@ class CovariateShift(Probe[CovariateShiftResult]):
         """Check the options."""
         if (self.optimizer is None) == (self.step_size is None):
             raise ValueError("Give an optimizer, or a step_size in its place.")
-        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"step_size must be a positive number, not {self.step_size}.")
+        options.optimizer(self)
+        options.positive(self, "step_size")
+        options.instance(self, "bnp", BNP, "a trimtab.BNP")
         if self.bnp is not None and self.optimizer is None:
             raise ValueError("bnp needs an optimizer that takes the step.")
-        object.__setattr__(self, "layers", check_choice(self.layers, self.most))
+        options.strings(self, "layers")
+        options.whole(self, "most", least=1, optional=True)
+        options.choice(self, "statistics", get_args(Statistics))
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> CovariateShiftResult:
         """Measure.

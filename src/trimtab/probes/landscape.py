@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from trimtab.probes import options
 from trimtab.probes.directions import between, filter_normalized, length
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.still import Point, Statistics
@@ -134,13 +135,15 @@ class Landscape(Probe[LandscapeResult]):
         """Check the options."""
         if self.step_size is None and self.optimizer is None:
             raise ValueError("Give a step_size, or an optimizer whose learning rate is the step size.")
-        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise ValueError(f"step_size must be a positive number, not {self.step_size}.")
-        object.__setattr__(self, "multiples", tuple(float(s) for s in self.multiples))
-        if not self.multiples or not all(math.isfinite(s) and s != 0 for s in self.multiples):
-            raise ValueError(f"multiples must be one finite number or more, none of them 0, not {self.multiples}.")
-        if self.direction not in ("gradient", "random"):
-            raise ValueError(f"direction must be 'gradient' or 'random', not {self.direction!r}.")
+        options.positive(self, "step_size")
+        options.optimizer(self)
+        several = list(self.multiples) if isinstance(self.multiples, Iterable) else []
+        if not several or not all(options.is_finite(s) and s != 0 for s in several):
+            raise ValueError(f"multiples must be one finite number or more, none of them 0, not {self.multiples!r}.")
+        object.__setattr__(self, "multiples", tuple(map(float, several)))
+        options.choice(self, "direction", ("gradient", "random"))
+        options.seed(self)
+        options.choice(self, "statistics", get_args(Statistics))
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> LandscapeResult:
         """Walk.

@@ -1,7 +1,6 @@
 """Runs probes in a training loop, from time to time, and writes down what they find."""
 
 import time
-import warnings
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any, Self
 
 from torch import nn
 
+from trimtab.bnp.notice import say
+from trimtab.probes.options import check_call, described
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.records import EventLog, Probed
 
 
 class Monitor:
-    """Calls probes every so many steps. Nothing that goes wrong in a probe reaches the training.
+    """Calls probes every so many steps. Nothing that goes wrong in a probe reaches the training, except a warning.
 
     Call it before each step, with the batch of that step: the gradient that is looked at is then the one that the step
     takes.
@@ -56,21 +57,34 @@ class Monitor:
         at: Collection[int] = (),
         log: str | Path | None = None,
     ) -> None:
-        self.probes = tuple(probes)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        self.probes = tuple(probes) if isinstance(probes, Iterable) else (probes,)
+        for probe in self.probes:
+            if not isinstance(probe, Probe):
+                raise ValueError(f"probes must be probes, such as [Landscape(step_size=0.1)], not {described(probe)}.")
+        if not _is_step(every, least=1):
             raise ValueError(f"every must be a whole number of steps, 1 or larger, not {every!r}.")
         names = [probe.name for probe in self.probes]
         if len({*names}) < len(names):
             raise ValueError(f"probes must have different names, not {', '.join(names)}.")
         self.every = every
-        if any(isinstance(step, bool) or not isinstance(step, int) or step < 0 for step in at):
-            raise ValueError(f"at must be whole numbers of steps, 0 or larger, not {at!r}.")
+        if not isinstance(at, Collection) or not all(_is_step(step, least=0) for step in at):
+            raise ValueError(f"at must be a list of whole numbers of steps, 0 or larger, not {at!r}.")
         self.at = frozenset(at)
         self.step = 0
-        self._log = None if log is None else _opened(Path(log))
+        self._log = None if log is None else _opened(log)
+        self._called = False
+        self._failed: set[str] = set()
 
     def __call__(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> dict[str, Result]:
-        """Measure what is due at this step; returns results by the probes' names."""
+        """Measure what is due at this step.
+
+        Returns:
+            Results by the probes' names, of those that were due: at most steps there is none. A result whose `problem`
+            is not None has no numbers; the first such result of each probe is also warned of.
+
+        Raises:
+            TypeError: At the first call, if `loss_fn` cannot be called with a model and a batch.
+        """
         events = self.measure(self.step, model, loss_fn, batch)
         self.step += 1
         try:
@@ -81,17 +95,26 @@ class Monitor:
             with suppress(OSError):
                 self.close()
             self._log = None
-            warnings.warn(f"Measurements are no longer written down: {error}", stacklevel=2)
+            say(f"Measurements are no longer written down: {error}")
         return {event.probe: result for event, result in events}
 
     def measure(self, step: int, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[tuple[Probed, Result]]:
         """The same for a step that is named, as records; nothing is written."""
+        if not self._called:  # a mistake of every step, found before there is a training to be spared
+            check_call(model, loss_fn)
+            self._called = True
         found = []
         for probe in self.probes:
             if self.due(step, probe):
                 started = time.monotonic()
                 result, told = _attempt(probe, model, loss_fn, batch)
                 found.append((Probed(step, probe.name, told, time.monotonic() - started), result))
+                if result.problem is not None and probe.name not in self._failed:
+                    self._failed.add(probe.name)
+                    say(
+                        f"The probe {probe.name!r} measured nothing at step {step}: {_first_line(result.problem)} "
+                        "This is said once; later failures are in `problem` of its results."
+                    )
         return found
 
     def due(self, step: int, probe: Probe[Any]) -> bool:
@@ -127,6 +150,18 @@ def _attempt(probe: Probe[Any], model: nn.Module, loss_fn: LossFunction, batch: 
         return failed, failed.to_dict()
 
 
-def _opened(path: Path) -> EventLog:
+def _opened(log: str | Path) -> EventLog:
+    if not isinstance(log, str | Path):
+        raise ValueError(f"log must be the path of a file, not {described(log)}.")
+    path = Path(log)
     size = path.stat().st_size if path.exists() else 0
     return EventLog(path, keep=size or None)
+
+
+def _is_step(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _first_line(problem: str) -> str:
+    line = problem.strip().partition("\n")[0]
+    return line if line.endswith((".", "!", "?")) else f"{line}."

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trimtab.probes.options import check_call
+
 LossFunction = Callable[[nn.Module, Any], Tensor]
 """loss_fn(model, batch) → a tensor of one number."""
 
@@ -57,7 +59,11 @@ class Probe(ABC, Generic[R]):
             model: Any module.
             loss_fn: Takes the model and the batch and returns a tensor of one number.
             batch: Whatever `loss_fn` takes.
+
+        Raises:
+            TypeError: If `loss_fn` cannot be called with a model and a batch.
         """
+        check_call(model, loss_fn)
         try:
             return self.measure(model, loss_fn, batch)
         except CannotMeasure as error:

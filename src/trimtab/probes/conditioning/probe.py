@@ -3,13 +3,14 @@
 import math
 from dataclasses import dataclass, field
 from statistics import median, median_low
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.bnp import BNP
 from trimtab.bnp.options import NoBias, Options, Spatial
+from trimtab.probes import options
 from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature, differentiable_attention
 from trimtab.probes.conditioning.layer_inputs import Change, LayerInputs, change_of, trained_bias
 from trimtab.probes.conditioning.patches import columns_of, row_count
@@ -130,12 +131,13 @@ class Conditioning(Probe[ConditioningResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        for name, least in (("units", 0), ("most_entries", 1), ("most_products", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be {least} or larger, not {getattr(self, name)!r}.")
-        if isinstance(self.only, str):
-            raise ValueError(f"only must be a tuple of names, not {self.only!r}.")
-        _ = self._options
+        options.whole(self, "units", "most_products", least=0)
+        options.whole(self, "most_entries", least=1)
+        options.strings(self, "only")
+        options.instance(self, "bnp", BNP, "a trimtab.BNP")
+        Options(eps1=self.eps1, eps2=self.eps2, spatial=self.spatial, no_bias=self.no_bias)
+        options.choice(self, "statistics", get_args(Statistics))
+        options.seed(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ConditioningResult:
         """Measure layer by layer, or raise CannotMeasure."""

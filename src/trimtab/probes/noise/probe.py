@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from trimtab.probes import options
 from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, why_not
 from trimtab.probes.noise.gradient_noise import gradient_noise
 from trimtab.probes.noise.layer_noise import LayerNoise, PartStatistics, Seen
@@ -97,14 +98,14 @@ class BatchNoise(Probe[BatchNoiseResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        if self.batch_size is not None and not self.batch_size >= 1:
-            raise ValueError(f"batch_size must be 1 or larger, not {self.batch_size!r}.")
-        if not self.draws >= 2:
-            raise ValueError(f"draws must be 2 or larger, not {self.draws!r}.")
-        if self.link not in CURVATURES:
-            raise ValueError(f"link must be one of {', '.join(map(repr, CURVATURES))}, not {self.link!r}.")
-        if self.parts != 0 and not self.parts >= 2:
-            raise ValueError(f"parts must be 0, or 2 or larger, not {self.parts!r}.")
+        options.whole(self, "batch_size", least=1, optional=True)
+        options.whole(self, "draws", least=2)
+        options.choice(self, "link", CURVATURES)
+        options.whole(self, "parts", least=0)
+        if self.parts == 1:
+            raise ValueError("parts must be 0 or at least 2, not 1: one part has nothing to be compared with.")
+        options.function(self, "split", "batch, parts")
+        options.seed(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> BatchNoiseResult:
         """Measure the statistics on the whole batch, the gradient on its parts; or raise CannotMeasure."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from trimtab.probes import options
 from trimtab.probes.result import LossFunction, Probe, by_layer
 from trimtab.probes.spectrum.found import SpectrumResult, learning_rates
 from trimtab.probes.spectrum.lanczos import Ritz, extremes, signs
@@ -114,18 +115,19 @@ class Spectrum(Probe[SpectrumResult]):
             ValueError: If an option makes no sense.
         """
         for option, kinds in (("matrix", Matrix), ("statistics", Statistics), ("likelihood", Likelihood)):
-            if getattr(self, option) not in get_args(kinds):
-                known = ", ".join(map(repr, get_args(kinds)))
-                raise ValueError(f"{option} must be one of {known}, not {getattr(self, option)!r}.")
-        lowest = {"top": 1, "dense_up_to": 0, "trace_vectors": 0, "density_vectors": 0, "density_steps": 1}
-        lowest |= {"most_layers": 1, "most_products": 1, "most_vectors": self.top + 4}
-        for option, least in lowest.items():
-            if not getattr(self, option) >= least:
-                raise ValueError(f"{option} must be {least} or larger, not {getattr(self, option)}.")
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"tolerance must be between 0 and 1, not {self.tolerance}.")
-        if not _NARROW <= self.density_width < 1:
-            raise ValueError(f"density_width must be from {_NARROW} to 1, not {self.density_width}.")
+            options.choice(self, option, get_args(kinds))
+        options.whole(self, "top", "density_steps", "most_layers", "most_products", least=1)
+        options.whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
+        options.whole(self, "most_vectors", least=self.top + 4)
+        options.flag(self, "lower_end", "per_layer")
+        options.function(self, "forward", "model, batch")
+        options.function(self, "criterion", "outputs, batch")
+        options.optimizer(self)
+        options.seed(self)
+        if not (options.is_finite(self.tolerance) and 0 < self.tolerance < 1):
+            raise ValueError(f"tolerance must be a number between 0 and 1, not {self.tolerance!r}.")
+        if not (options.is_finite(self.density_width) and _NARROW <= self.density_width < 1):
+            raise ValueError(f"density_width must be a number from {_NARROW} to 1, not {self.density_width!r}.")
         if self.matrix != "hessian" and self.forward is None:
             raise ValueError(f"matrix={self.matrix!r} needs forward, a function from model and batch to the outputs.")
         if self.matrix == "ggn" and self.criterion is None:

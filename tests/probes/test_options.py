@@ -1,0 +1,143 @@
+"""Every option of every probe is checked when the probe is made, and what a probe is called with at the first call."""
+
+import functools
+import math
+import re
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trimtab
+from trimtab.probes import (
+    Activations,
+    BatchNoise,
+    Conditioning,
+    CovariateShift,
+    Landscape,
+    Monitor,
+    Probe,
+    RandomLandscape,
+    Spectrum,
+)
+
+# What each needs so that nothing is missing.
+PROBES: dict[type[Any], dict[str, Any]] = {
+    Activations: {},
+    BatchNoise: {},
+    Conditioning: {},
+    CovariateShift: {"step_size": 0.1},
+    Landscape: {"step_size": 0.1},
+    RandomLandscape: {"step_size": 0.1},
+    Spectrum: {},
+}
+WHOLE = ("3", 1.5, True, math.nan, -1, [], 1j)
+NUMBER = ("0.1", True, math.nan, math.inf, -1.0, [], 1j)
+WORD = (None, "foo", "", 3, [], True, ("train",))
+FUNCTION = ("forward", 3, lambda x: x, lambda a, b, c: a)
+OBJECT = ("sgd", 3, nn.Linear(1, 1), torch.optim.SGD, trimtab.BNP)
+BAD: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("units", "most_entries", "most_products", "examples", "bins", "draws", "parts"), (None, *WHOLE)),
+    **dict.fromkeys(("top", "dense_up_to", "trace_vectors", "density_vectors", "density_steps"), (None, *WHOLE)),
+    **dict.fromkeys(("most_layers", "most_vectors"), (None, *WHOLE)),
+    **dict.fromkeys(("most", "batch_size"), (0, *WHOLE)),
+    **dict.fromkeys(("eps1", "eps2", "tolerance", "density_width"), (None, *NUMBER)),
+    **dict.fromkeys(("statistics", "direction", "matrix", "likelihood", "link", "spatial", "no_bias"), WORD),
+    **dict.fromkeys(("lower_end", "per_layer"), (None, 1, "yes")),
+    **dict.fromkeys(("layers", "only"), (None, 3, [3], {"a": 1}, [None])),
+    **dict.fromkeys(("forward", "criterion", "split"), FUNCTION),
+    **dict.fromkeys(("optimizer", "bnp"), OBJECT),
+    "seed": (None, *WHOLE, 2**64),
+    "step_size": (0, *NUMBER, torch.tensor(math.nan), torch.ones(2)),
+    "multiples": (None, 3, (), "ab", (0.0,), ("1",), (math.nan,), (True,)),
+    "limits": (3, (), (1,), (1, 1), (2, 1), (0, math.inf), ("a", "b"), "ab"),
+}
+CASES = [
+    pytest.param(probe, option.name, value, id=f"{probe.__name__}-{option.name}-{number}")
+    for probe in PROBES
+    for option in fields(probe)
+    for number, value in enumerate((object(), *BAD[option.name]))
+]
+
+
+@pytest.mark.parametrize(("probe", "option", "value"), CASES)
+def test_what_has_no_meaning_is_refused_at_once(probe: type[Probe[Any]], option: str, value: Any) -> None:
+    given = {**PROBES[probe], option: value}
+    if option == "optimizer":
+        given.pop("step_size", None)
+    if option == "bnp" and probe is CovariateShift:
+        given = {"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1), "bnp": value}
+    with pytest.raises(ValueError, match=rf"^{option} must be .*\.$") as refused:
+        probe(**given)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_choices_are_named() -> None:
+    with pytest.raises(ValueError, match=re.escape("statistics must be one of 'train', 'frozen', 'eval', not 'foo'.")):
+        Landscape(step_size=0.1, statistics="foo")
+    with pytest.raises(ValueError, match=re.escape("link must be one of 'relu', 'linear', 'sigmoid', not 'gelu'.")):
+        BatchNoise(link="gelu")
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    x = torch.randn(4, 3)
+    probe = Landscape(step_size=torch.tensor(0.1), multiples=np.linspace(1, 2, 3), seed=np.int64(3), direction="random")
+    found = probe(nn.Linear(3, 1), loss_fn, x)
+    assert found.problem is None and found.multiples == (1.0, 1.5, 2.0) and type(found.step_size) is float
+    assert Landscape(step_size=1, multiples=torch.tensor([0.5, 1.0])).multiples == (0.5, 1.0)
+    assert Spectrum(top=np.int32(2), tolerance=np.float32(0.1))(nn.Linear(3, 1), loss_fn, x).problem is None
+    assert Activations(layers="0", limits=[0, 1], bins=np.int64(4)).layers == ("0",)
+
+
+def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
+
+
+class Wanting:
+    def __call__(self, model: nn.Module, batch: Tensor, extra: int) -> Tensor:
+        return loss_fn(model, batch)
+
+
+CALLED = "loss_fn is called as loss_fn(model, batch), "
+WRONG = [
+    (lambda model: model, CALLED + "which <lambda>(model) does not accept."),
+    (lambda: 0, CALLED + "which <lambda>() does not accept."),
+    (Wanting(), CALLED + "which an object of Wanting does not accept."),
+    (nn.Linear(1, 1), CALLED + "which an object of Linear does not accept."),
+    (nn.CrossEntropyLoss(), CALLED + "but an object of CrossEntropyLoss takes outputs and targets: "),
+    (nn.functional.mse_loss, CALLED + "but mse_loss("),
+    ("mse", "loss_fn must be a function, called as loss_fn(model, batch), not 'mse'."),
+    (None, "loss_fn must be a function, called as loss_fn(model, batch), not None."),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG)
+def test_a_wrong_loss_function_is_refused_at_the_first_call(wrong: Any, sentence: str) -> None:
+    model, x = nn.Linear(2, 1), torch.ones(3, 2)
+    for call in (Landscape(step_size=0.1), Monitor([Landscape(step_size=0.1)]), Monitor([Activations()], at=[5])):
+        with pytest.raises(TypeError) as refused:
+            call(model, wrong, x)
+        assert str(refused.value).startswith(sentence) and "\n" not in str(refused.value)
+
+
+def test_a_model_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^model must be a torch.nn.Module, not <lambda>\(x\)\.$"):
+        Monitor([Landscape(step_size=0.1)])(lambda x: x, loss_fn, torch.ones(3, 2))
+
+
+def test_loss_functions_of_all_kinds_are_taken() -> None:
+    def more(model: nn.Module, batch: Tensor, factor: float = 1.0) -> Tensor:
+        return factor * loss_fn(model, batch)
+
+    def any_number(*args: Any) -> Tensor:
+        return loss_fn(*args)
+
+    class Own(nn.Module):
+        def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
+            return loss_fn(model, batch)
+
+    for each in (more, any_number, Own(), functools.partial(more, factor=2.0)):
+        assert Landscape(step_size=0.1)(nn.Linear(2, 1), each, torch.ones(3, 2)).problem is None
