@@ -115,6 +115,23 @@ def test_report_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_report_over_damaged_records_says_so_and_makes_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("whole", "damaged"):
+        told = ["train", "--network", "small-mlp", "--epochs", "1", "--quiet", "--out", str(tmp_path / name)]
+        assert cli.main(told) == 0
+    assert cli.main(["report", str(tmp_path)]) == 0
+    (tmp_path / "damaged" / "events.jsonl").write_text("nonsense\n")
+    capsys.readouterr()
+    assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == f"{tmp_path / 'page.html'}\n"
+    assert captured.err.startswith(f"trimtab: {tmp_path / 'damaged' / 'events.jsonl'}, line 1")
+    assert captured.err.count("\n") == 1
+    assert "line 1" in (tmp_path / "page.html").read_text()
+
+
 def test_data_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "list", "--data-root", str(tmp_path)]) == 0
     out = capsys.readouterr().out

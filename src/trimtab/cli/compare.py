@@ -25,7 +25,6 @@ from trimtab.cli.common import (
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
-    from trimtab.training.compare import Stand
     from trimtab.training.grid import Grid
 
 N = TypeVar("N", int, float)
@@ -180,6 +179,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     """Train and test, then show what came out."""
     from rich.console import Console
 
+    from trimtab.cli.display import display_comparison
     from trimtab.report import collect, conclusion, table, write_page
     from trimtab.training.compare import Comparing
     from trimtab.training.run import device_named
@@ -188,7 +188,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     started = time.monotonic()
     try:
         device = device_named(options.device)
-        with _progress() as show, terminable():
+        with display_comparison() as show, terminable():
             comparing = Comparing(
                 grid,
                 out,
@@ -245,23 +245,6 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[Stand], None]]":
-    """A bar over all steps of all runs."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading the data", total=None)
-
-        def show(stand: "Stand") -> None:
-            progress.update(task, completed=stand.done, total=stand.total, description=stand.doing)
-
-        yield show
 
 
 def _sizes(text: str) -> tuple[int, ...]:

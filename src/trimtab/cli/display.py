@@ -1,36 +1,108 @@
-"""What a person sees while a run goes on."""
+"""What a person sees while runs go on: a bar on a terminal, else a line every so often."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from trimtab.training.compare import Stand
 from trimtab.training.run import Progress
+
+BAR = 8
+BESIDE = BAR + len("  left 0:00:00")
+"""So many columns of a terminal are not for words."""
+FIRST_LINE, BETWEEN_LINES = 5.0, 30.0
+"""Seconds, where there is no terminal: the first line comes early, to show that something happens."""
+
+Show = Callable[[int, int, Sequence[str]], None]
 
 
 @contextmanager
 def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], None]]:
-    """A line that is kept up to date: epoch, loss, accuracy, images per second, time left. It fits 80 columns.
+    """A run: epoch, loss, accuracy, images per second, time left. Before it, how the steps are taken, if that is told.
 
-    Before it, how the steps are taken, if that is told.
+    Lines have its name, since several runs may write into one file.
     """
     console = Console(stderr=True)
-    console.print(name, highlight=False)
-    if execution:
-        console.print(execution, highlight=False, markup=False, soft_wrap=True)
-    columns = BarColumn(bar_width=8), TextColumn("{task.fields[state]}"), TextColumn("left"), TimeRemainingColumn()
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, state="")
+    for line in (name, execution):
+        if line:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    with _bar_or_lines(console, f"{name}: ") as show:
+        yield lambda progress: show(progress.step, progress.total, _state(progress))
 
-        def show(progress: Progress) -> None:
-            bar.update(task, completed=progress.step, total=progress.total, state=_state(progress))
+
+@contextmanager
+def display_comparison() -> Iterator[Callable[[Stand], None]]:
+    """All steps of all runs of a comparison."""
+    with _bar_or_lines(Console(stderr=True), "all runs: ") as show:
+        yield lambda stand: show(stand.done, stand.total, [stand.doing])
+
+
+@contextmanager
+def _bar_or_lines(console: Console, prefix: str) -> Iterator[Show]:
+    if not console.is_terminal:
+        yield _Lines(console, prefix)
+        return
+    columns = BarColumn(bar_width=BAR), TextColumn("{task.fields[words]}"), TextColumn("left"), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, words="")
+
+        def show(done: int, total: int, words: Sequence[str]) -> None:
+            bar.update(task, completed=done, total=total, words=_fitting(words, console.width - BESIDE))
 
         yield show
 
 
-def _state(progress: Progress) -> str:
+class _Lines:
+    """Prints a line now and then, as a file of nohup or Slurm can take them."""
+
+    def __init__(self, console: Console, prefix: str) -> None:
+        self._console, self._prefix = console, prefix
+        self._wait = FIRST_LINE
+        self._printed = time.monotonic()
+        self._began: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int, words: Sequence[str]) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = self._printed, done  # a run that goes on has steps that took no time here
+        if now - self._printed < self._wait:
+            return
+        self._printed, self._wait = now, min(2 * self._wait, BETWEEN_LINES)
+        since, before = self._began
+        left = (now - since) * (total - done) / (done - before) if done > before else None
+        told = [f"step {done} of {total} ({100 * done // max(total, 1)} %)", *words]
+        if left is not None:
+            told.append(f"{duration(left)} left")
+        line = self._prefix + ", ".join(told)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(83.2)
+    '0:01:23'
+    """
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _fitting(words: Sequence[str], width: int) -> str:
+    """As many of these as fit into a line, the first ones first."""
+    kept = ""
+    for word in words:
+        longer = f"{kept} {word}".strip()
+        if len(longer) > width:
+            break
+        kept = longer
+    return kept
+
+
+def _state(progress: Progress) -> list[str]:
     parts = [f"epoch {progress.epoch:.1f}"]
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.3g}")
@@ -39,4 +111,4 @@ def _state(progress: Progress) -> str:
     if progress.evaluated is not None:
         parts.append(f"{progress.part} {100 * progress.evaluated:.1f}%")
     parts.append(f"{progress.images_per_second:,.0f} images/s")
-    return " ".join(parts)
+    return parts

@@ -1,6 +1,7 @@
 """`trimtab report`: records in, a page out."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ def add(commands: "Commands") -> None:
     parser = commands.add_parser(
         "report",
         help="make a page, and figures for a paper, from the records of runs and comparisons",
-        description="Makes one self-contained page from finished and unfinished runs and comparisons.",
+        description="Makes one self-contained page from finished and unfinished runs and comparisons. Records that "
+        "cannot be read are named, on the page too, and the exit status is 1.",
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of runs and comparisons")
     parser.add_argument(
@@ -49,4 +51,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror}; name another place with --out") from error
-    return 0
+    for problem in material.problems:
+        print(f"trimtab: {problem}", file=sys.stderr)
+    return 1 if material.problems else 0

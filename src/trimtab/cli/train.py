@@ -1,9 +1,12 @@
 """`trimtab train`: from what a person typed to a run in its folder."""
 
 import argparse
+import json
+import math
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.common import RECIPES, CommandError, add_machine, add_settings, given_settings, need, typed
 
@@ -35,6 +38,7 @@ def add(commands: "Commands") -> None:
         "--checkpoint-seconds", type=float, default=30.0, metavar="X", help="between two of them (default: %(default)g)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--json", action="store_true", help="print how it ended as JSON")
     add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -82,7 +86,10 @@ def _train(options: argparse.Namespace) -> int:
             show=show,
             checkpoint_seconds=options.checkpoint_seconds,
         )
-    Console().print(sentence(ending, session, out), highlight=False, markup=False, soft_wrap=True)
+    if options.json:
+        print(summary(ending, session, out))
+    else:
+        Console().print(sentence(ending, session, out), highlight=False, markup=False, soft_wrap=True)
     return STATUS[ending.verdict]
 
 
@@ -101,3 +108,27 @@ def sentence(ending: "Ending", session: "Session", out: Path) -> str:
     last = ending.evaluations[-1]
     result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
     return f"Finished {session.total} steps: {last.part} {result}. Records: {out}"
+
+
+def summary(ending: "Ending", session: "Session", out: Path) -> str:
+    """How a run ended, for a program: one JSON object, in which what is not finite is null."""
+    last = ending.evaluations[-1] if ending.evaluations else None
+    evaluated = last and {name: value for name, value in asdict(last).items() if name != "seconds"}
+    return json.dumps(
+        {
+            "verdict": ending.verdict,
+            "step": session.step,
+            "steps": session.total,
+            "seconds": ending.seconds,
+            "images_per_second": ending.images_per_second,
+            "last_evaluation": evaluated and {name: _finite(value) for name, value in evaluated.items()},
+            "folder": str(out),
+            "settings": asdict(session.settings),
+        },
+        indent=2,
+        allow_nan=False,
+    )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,6 +19,8 @@ from trimtab.training.probing import monitor
 from trimtab.training.session import Session, settled
 
 CHECKPOINT = "checkpoint.pt"
+SHOW_SECONDS = 5.0
+"""Where records are far apart, whoever shows the run is told this often."""
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
 EXPLOSION = 100.0
 
@@ -44,10 +46,14 @@ class Ending:
     Attributes:
         verdict: `finished`, `diverged` or `interrupted`.
         evaluations: Step, loss and accuracy of each evaluation.
+        seconds: Training time.
+        images_per_second: Over all of it.
     """
 
     verdict: Verdict
     evaluations: tuple[Evaluated, ...]
+    seconds: float
+    images_per_second: float
 
 
 class Run:
@@ -81,6 +87,7 @@ class Run:
         self._first_loss: float | None = None
         self._evaluations: list[Evaluated] = []
         self._last: tuple[float | None, float | None] = (None, None)
+        self._shown = time.monotonic()
         self._monitor = monitor(session)
 
     def begin(self, command: str, versions: dict[str, str], settings: dict[str, Any]) -> None:
@@ -119,7 +126,7 @@ class Run:
         finally:
             if self._log is not None:
                 self._log.close()
-        return Ending(verdict, tuple(self._evaluations))
+        return Ending(verdict, tuple(self._evaluations), seconds, rate)
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
@@ -139,6 +146,9 @@ class Run:
                     return "diverged"
                 if interrupted() and not last:
                     return "interrupted"
+                if self._show is not None and time.monotonic() - self._shown > SHOW_SECONDS:
+                    self._clock.stop()
+                    self._show_progress()
                 if self._folder is not None and time.monotonic() - saved > self._checkpoint_seconds:
                     self._save()
                     saved = time.monotonic()
@@ -187,6 +197,7 @@ class Run:
 
     def _show_progress(self) -> None:
         if self._show is not None:
+            self._shown = time.monotonic()
             evaluated = self._evaluations[-1].accuracy if self._evaluations else None
             rate = self.session.step * self.session.batch_size / max(self._clock.seconds, 1e-9)
             where = self.session.step, self.session.total, self._epoch()
