@@ -238,12 +238,12 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(model: Any,
                     }
                 },
             },
-            "layer '' is damaged",
+            "'pending.samples' of layer '' is 0, but rows that wait have at least 1",
         ),
         ({"version": 99, "options": {}, "layers": {}}, "version 99"),
         (
             {"version": 1, "options": {"debias": False, "spatial": "channel"}, "layers": {"": {"running": {}}}},
-            "layer '' is damaged",
+            "'pending' of layer '' is missing",
         ),
     ],
 )
@@ -286,5 +286,116 @@ def test_averages_of_another_shape_are_refused(name: str) -> None:
     state = bnp.state_dict()
     running = state["layers"]["0"]["running"]
     running[name] = running[name].flatten()[:2] if name == "variance" else running[name].expand(3)
-    with pytest.raises(ValueError, match="state of layer '0' is"):
+    with pytest.raises(
+        ValueError, match=rf"'running\.{name}' of layer '0' has shape|state of layer '0' is for columns"
+    ):
+        bnp.load_state_dict(state)
+
+
+def two_layers() -> tuple[trimtab.BNP, dict[str, Any]]:
+    """A BNP with averages and rows that wait, and its state."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    bnp = trimtab.BNP(model)
+    for _ in range(2):
+        model(torch.randn(5, 3)).square().sum().backward()
+        bnp.step()
+    model(torch.randn(5, 3)).square().sum().backward()
+    return bnp, bnp.state_dict()
+
+
+NAN, INF = float("nan"), float("inf")
+TENSOR = [  # (what to put in the place of a tensor, what is said)
+    (lambda t: torch.full_like(t, NAN), "infinite or NaN"),
+    (lambda t: torch.where(torch.arange(len(t)) == 1, INF, t), "infinite or NaN"),
+    (lambda t: torch.full_like(t, -INF), "infinite or NaN"),
+    (lambda t: torch.full_like(t, 1e300, dtype=torch.float64), "too large for the layer's float32"),
+    (lambda t: t.to(torch.int8), "is of type int8 and not a floating-point type"),
+    (lambda t: t.to(torch.bool), "is of type bool and"),
+    (lambda t: t.to(torch.complex64), "is of type complex64 and"),
+    (lambda t: t.to(torch.int64), "is of type int64 and"),
+    (lambda t: t.to("meta"), "is on the meta device"),
+    (lambda t: t.to_sparse(), "is a sparse_coo tensor and not a dense one"),
+    (lambda t: torch.nested.as_nested_tensor([t, t], layout=torch.jagged), "is a nested tensor"),
+    (lambda t: t[:2], "shape .2,."),
+    (lambda t: t[None], "shape .1, 4."),
+    (lambda t: t.tolist(), "is a list and not a tensor"),
+    (lambda t: t.numpy(), "and not a tensor"),
+    (lambda t: None, "is None and not a tensor"),
+    (lambda t: 0.5, "is 0.5 and not a tensor"),
+]
+NUMBER = [
+    (lambda n: 0, "at least 1"),
+    (lambda n: -3, "is -3"),
+    (lambda n: float(n), "is 5.0 and not a whole number"),
+    (lambda n: NAN, "not a whole number"),
+    (lambda n: True, "is True and not a whole number"),
+    (lambda n: "5", "is '5' and not a whole number"),
+    (lambda n: torch.tensor(5), "is a Tensor and not a whole number"),
+    (lambda n: 10**40, "not a whole number"),
+    (lambda n: None, "is None and not a whole number"),
+]
+SPOILED = [
+    *(
+        (f"{part}.{name}", spoil, words)
+        for part in ("running", "pending")
+        for name in ("mean", "variance")
+        for spoil, words in TENSOR
+    ),
+    *((f"{part}.variance", lambda t: -t, "has negative entries") for part in ("running", "pending")),
+    *((f"pending.{name}", *spoiled) for name in ("count", "samples", "outputs") for spoiled in NUMBER),
+    ("pending.zeros", lambda n: 0.0, "is 0.0 and not a whole number"),
+    *((f"running.{name}", lambda t: t - 9, "is -7, but|is -9, but") for name in ("steps", "skipped")),
+    *((f"running.{name}", lambda t: t.float(), "is of type float32 and not int64") for name in ("steps", "skipped")),
+    *((f"running.{name}", lambda t: t.to(torch.int8), "is of type int8") for name in ("steps", "skipped")),
+    ("running.steps", lambda t: int(t), "is 2 and not a tensor"),
+    ("running.steps", lambda t: t.expand(3), r"has shape \(3,\) and not \(\)"),
+    ("running.weight", lambda t: t + 2, "is 2.0 and not between 0 and 1"),
+    ("running.weight", lambda t: t - 1, "is -1.0 and not"),
+    ("running.weight", lambda t: t * NAN, "infinite or NaN"),
+    ("handed_out", lambda _: "no", "is 'no' and not True or False"),
+    ("handed_out", lambda _: torch.tensor(True), "is tensor.True. and not True or False"),
+    ("running", lambda _: [1, 2], "is a list and not a dictionary"),
+    ("pending", lambda _: torch.zeros(3), "is a Tensor and not a dictionary"),
+    ("running", lambda part: {**part, "median": part["mean"]}, "'running.median' of layer '2' is not a field"),
+    ("running", lambda part: {"mean": part["mean"]}, "'running.variance' of layer '2' is missing"),
+    ("pending", lambda part: {}, "'pending.count' of layer '2' is missing"),
+]
+
+
+@pytest.mark.parametrize(("field", "spoil", "words"), SPOILED)
+def test_a_spoiled_state_is_refused_whole(field: str, spoil: Any, words: str) -> None:
+    """One field of the last layer: neither this layer nor those before it change."""
+    bnp, state = two_layers()
+    before = copy.deepcopy(state)
+    entry = state["layers"]["2"]
+    *parts, name = field.split(".")
+    for part in parts:
+        entry = entry[part]
+    entry[name] = spoil(entry[name])
+    with pytest.raises(ValueError, match=words) as raised:
+        bnp.load_state_dict(state)
+    sentence = str(raised.value)
+    assert "\n" not in sentence
+    assert "layer '2'" in sentence
+    assert field in sentence or "is it from another model?" in sentence
+    torch.testing.assert_close(bnp.state_dict()["layers"], before["layers"], rtol=0, atol=0)
+
+
+def test_halves_and_gradients_in_a_state_are_no_damage() -> None:
+    """What a user may have done to save space, or by copying parameters."""
+    bnp, state = two_layers()
+    for name, value in state["layers"]["2"]["running"].items():
+        if value.is_floating_point():
+            state["layers"]["2"]["running"][name] = value.half().requires_grad_()
+    bnp.load_state_dict(state)
+    assert not statistics(bnp)["2.mean"].requires_grad
+    bnp.step()
+
+
+@pytest.mark.parametrize("entry", [None, [], 3, torch.zeros(2)], ids=lambda e: type(e).__name__)
+def test_an_entry_that_is_no_dictionary(entry: Any) -> None:
+    bnp, state = two_layers()
+    state["layers"]["2"] = entry
+    with pytest.raises(ValueError, match=r"the entry of layer '2' is a .* and not a dictionary"):
         bnp.load_state_dict(state)

@@ -1,18 +1,21 @@
 """Saving and taking up what BNP knows, as a dictionary of tensors and numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, Rows, RunningAverage
+from trimtab.bnp.statistics import Moments, Rows, RunningAverage, precision_of
 
 VERSION = 1
 # Options that decide what the saved numbers mean. The others may differ between saving and loading.
 _MEANING = ("debias", "spatial")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_LARGEST = 2**63 - 1
 
 
 def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
@@ -22,10 +25,14 @@ def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
 
 
 def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: Options) -> None:
-    """Give the layers a saved state: all of them or, if something does not fit, none."""
+    """Give the layers a saved state: all of them or, if something does not fit or has no meaning, none.
+
+    Raises:
+        ValueError: If there is such a thing; it is named.
+    """
     if not isinstance(saved, Mapping) or not {"version", "options", "layers"} <= saved.keys():
         raise ValueError("This is not a state of BNP: it has no version, options and layers.")
-    if saved["version"] != VERSION:
+    if type(saved["version"]) is not int or saved["version"] != VERSION:
         raise ValueError(f"The state has version {saved['version']!r}; this trimtab reads version {VERSION}.")
     if not isinstance(saved["options"], Mapping) or not isinstance(saved["layers"], Mapping):
         raise ValueError("The state is damaged: its options and layers are not dictionaries.")
@@ -59,40 +66,137 @@ def _save_layer(observer: Observer) -> dict[str, Any]:
     return layer
 
 
-def _load_layer(observer: Observer, saved: Mapping[str, Any]) -> tuple[RunningAverage | None, Rows | None, Rows | None]:
-    running: RunningAverage | None = None
-    pending: Rows | None = None
-    try:
-        if (averages := saved["running"]) is not None:
-            mean, variance = (_columns(observer, averages[name]) for name in ("mean", "variance"))
-            running = RunningAverage(mean, debias=observer.options.debias)
-            # Into what is there, so that all is of the type and as dense in memory as it has to be.
-            for name, value in {**averages, "mean": mean, "variance": variance}.items():
-                ours = running.tensors()[name]
-                if value.shape != ours.shape:
-                    raise TypeError(f"{name} is of shape {tuple(value.shape)} and not {tuple(ours.shape)}")
-                ours.copy_(value)
-        if (rows := saved["pending"]) is not None:
-            moments = Moments(int(rows["count"]), *(_columns(observer, rows[name]) for name in ("mean", "variance")))
-            pending = Rows(moments, int(rows["samples"]), int(rows["outputs"]), int(rows["zeros"]))
-            if min(moments.count, pending.samples, pending.outputs) < 1:
-                raise TypeError("pending rows without a number")
-        handed_out = bool(saved["handed_out"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"The state of layer {observer.name!r} is damaged: {error!r}.") from error
+def _load_layer(observer: Observer, saved: Any) -> tuple[RunningAverage | None, Rows | None, Rows | None]:
+    """The parts of a layer's state, each looked at before it is believed."""
+    entry = _Entry(observer, saved)
+    entry.need("running", "pending", "handed_out")
+    handed_out = entry.saved["handed_out"]
+    if not isinstance(handed_out, bool):
+        raise entry.damaged("handed_out", f"is {handed_out!r} and not True or False")
+    running, pending = _load_averages(entry), _load_rows(entry)
+    if running is not None and pending is not None and running.mean.shape != pending.moments.shape:
+        shapes = f"{tuple(pending.moments.shape)} and not {tuple(running.mean.shape)} as in 'running'"
+        raise entry.damaged("pending.mean", f"has shape {shapes}")
     return (running, None, pending) if handed_out else (running, pending, None)
 
 
-def _columns(observer: Observer, saved: Tensor) -> Tensor:
-    """A copy on the layer's device, if its shape is that of the layer's columns."""
-    weight = observer.weight
-    if weight is None or isinstance(weight, nn.UninitializedParameter):
-        return saved.clone()
-    groups, _, inputs, sites = observer.units(weight.detach().contiguous()).shape
-    columns = groups * inputs
-    if tuple(saved.shape) not in {(columns,), (columns, sites), (columns, *weight.shape[2:])}:
-        raise ValueError(
-            f"The state of layer {observer.name!r} is for columns of shape {tuple(saved.shape)}, but the layer has "
-            f"{columns} inputs; is it from another model?"
-        )
-    return saved.to(weight.device, copy=True)
+def _load_averages(entry: "_Entry") -> RunningAverage | None:
+    if (part := entry.part("running", RunningAverage.NAMES)) is None:
+        return None
+    mean, variance = part.moments()
+    running = RunningAverage(mean, debias=entry.observer.options.debias)
+    weight = part.tensor("weight", running.weight)
+    if not 0 <= float(weight) <= 1:
+        raise part.damaged("weight", f"is {float(weight)} and not between 0 and 1")
+    counts = {name: part.tensor(name, getattr(running, name)) for name in ("steps", "skipped")}
+    for name, count in counts.items():
+        if int(count) < 0:
+            raise part.damaged(name, f"is {int(count)}, but nothing can be counted below 0")
+    # Into what is there, so that all is of the type and as dense in memory as it has to be.
+    for name, value in {"mean": mean, "variance": variance, "weight": weight, **counts}.items():
+        getattr(running, name).copy_(value)
+    return running
+
+
+def _load_rows(entry: "_Entry") -> Rows | None:
+    if (part := entry.part("pending", ("count", "mean", "variance", "samples", "outputs", "zeros"))) is None:
+        return None
+    count, samples, outputs = (part.number(name, at_least=1) for name in ("count", "samples", "outputs"))
+    zeros = part.number("zeros", at_least=None)  # there are fewer than none where a stride leaves inputs out
+    return Rows(Moments(count, *part.moments()), samples, outputs, zeros)
+
+
+class _Entry:
+    """A dictionary in the state of a layer, that need not be one."""
+
+    def __init__(self, observer: Observer, saved: Any, path: str = "") -> None:
+        self.observer, self.path = observer, path
+        if not isinstance(saved, Mapping):
+            raise self.damaged("", f"is a {type(saved).__name__} and not a dictionary")
+        self.saved = saved
+
+    def damaged(self, name: str, why: str) -> ValueError:
+        """The error that says what is wrong with a field."""
+        field = ".".join(part for part in (self.path, name) if part)
+        what = f"{field!r} of layer {self.observer.name!r}" if field else f"the entry of layer {self.observer.name!r}"
+        return ValueError(f"The state is damaged, and nothing of it was loaded: {what} {why}.")
+
+    def need(self, *names: str) -> None:
+        """Refuse fields that are missing or unknown."""
+        for name in names:
+            if name not in self.saved:
+                raise self.damaged(name, "is missing")
+        for name in self.saved:
+            if name not in names:
+                raise self.damaged(str(name), "is not a field of BNP's states")
+
+    def part(self, name: str, fields: Sequence[str]) -> "_Entry | None":
+        """A dictionary within, with these fields; None if nothing was saved there."""
+        if self.saved[name] is None:
+            return None
+        part = _Entry(self.observer, self.saved[name], name)
+        part.need(*fields)
+        return part
+
+    def number(self, name: str, *, at_least: int | None) -> int:
+        """A whole number."""
+        value = self.saved[name]
+        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
+            raise self.damaged(name, f"is {_shown(value)} and not a whole number")
+        if at_least is not None and value < at_least:
+            raise self.damaged(name, f"is {value}, but rows that wait have at least {at_least}")
+        return value
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the layer's columns: copies on its device."""
+        mean = self._columns("mean")
+        variance = self._columns("variance")
+        if variance.shape != mean.shape:
+            raise self.damaged("variance", f"has shape {tuple(variance.shape)} and the mean has {tuple(mean.shape)}")
+        if bool((variance < 0).any()):
+            raise self.damaged("variance", "has negative entries")
+        return mean, variance
+
+    def tensor(self, name: str, like: Tensor | None = None) -> Tensor:
+        """A tensor of finite numbers, of the shape of `like` and as it a floating-point or an integer one."""
+        value = self.saved[name]
+        if not isinstance(value, Tensor):
+            raise self.damaged(name, f"is {_shown(value)} and not a tensor")
+        if value.is_nested or value.layout is not torch.strided:
+            kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+            raise self.damaged(name, f"is a {kind} tensor and not a dense one")
+        if value.is_meta:
+            raise self.damaged(name, "is on the meta device and has no numbers")
+        counts = like is not None and not like.is_floating_point()
+        if value.dtype is not torch.int64 if counts else value.dtype not in _FLOATS:
+            wanted = "int64" if counts else "a floating-point type"
+            raise self.damaged(name, f"is of type {_name(value.dtype)} and not {wanted}")
+        if like is not None and value.shape != like.shape:
+            raise self.damaged(name, f"has shape {tuple(value.shape)} and not {tuple(like.shape)}")
+        if not bool(value.isfinite().all()):
+            raise self.damaged(name, "has entries that are infinite or NaN")
+        return value.detach()
+
+    def _columns(self, name: str) -> Tensor:
+        saved, weight = self.tensor(name), self.observer.weight
+        if weight is None or isinstance(weight, nn.UninitializedParameter):
+            return saved.clone()
+        groups, _, inputs, sites = self.observer.shape(weight)
+        columns = groups * inputs
+        if tuple(saved.shape) not in {(columns,), (columns, sites), (columns, *weight.shape[2:])}:
+            raise ValueError(
+                f"The state of layer {self.observer.name!r} is for columns of shape {tuple(saved.shape)}, but the "
+                f"layer has {columns} inputs; is it from another model?"
+            )
+        if not bool(saved.to(precision_of(weight)).isfinite().all()):
+            raise self.damaged(name, f"has entries that are too large for the layer's {_name(precision_of(weight))}")
+        return saved.to(weight.device, copy=True)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shown(value: object) -> str:
+    """A value in few words."""
+    return f"a {type(value).__name__}" if isinstance(value, Tensor | list | tuple | dict) else f"{value!r:.40}"

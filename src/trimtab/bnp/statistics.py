@@ -8,7 +8,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -161,6 +161,7 @@ class RunningAverage:
     """
 
     __slots__ = ("debias", "mean", "skipped", "steps", "variance", "weight")
+    NAMES: ClassVar = ("mean", "variance", "weight", "steps", "skipped")  # of all tensors
 
     def __init__(self, like: Tensor | Moments, *, debias: bool) -> None:
         """Start an average for columns of the shape, type and device of `like`."""
@@ -236,7 +237,7 @@ class RunningAverage:
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""
-        return {name: getattr(self, name) for name in ("mean", "variance", "weight", "steps", "skipped")}
+        return {name: getattr(self, name) for name in self.NAMES}
 
 
 def _fast_moments(x: Tensor, column: int) -> tuple[Tensor, Tensor]:
