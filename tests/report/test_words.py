@@ -190,6 +190,37 @@ def test_the_table_fits_80_columns(methods: tuple[str, ...], metric: Metric) -> 
         assert ("GroupNorm" if method == "gn" else method) in text
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+@pytest.mark.parametrize("methods", [TEN[:2], TEN[:4], TEN])
+@pytest.mark.parametrize("width", [30, 40, 60, 120])
+def test_a_narrow_table_stays_whole(width: int, methods: tuple[str, ...], metric: Metric) -> None:
+    """Every number is there and none is cut, whatever the width."""
+    values = (9.7123e4, 9.8345e4, 9.9e4) if metric == "loss" else (0.97123, 0.98345, 1.0)
+    cells = [cell(net, n, m, *values) for net in ("small-cnn", "mlp3x100") for n in (64, 1) for m in methods]
+    told = comparison(*cells, metric=metric)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table(told, width))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    mean, spread = ("98156", "[97123–99000]") if metric == "loss" else ("98.5", "[97.1–100.0]")
+    assert text.count(mean) == text.count(spread) == len(cells)
+    if width == 30:
+        assert text.count("batch size") == 4  # a table for each
+    assert "…" not in text
+
+
+def test_a_narrow_table_says_what_went_wrong_below_the_numbers() -> None:
+    console = Console(width=40, record=True, file=io.StringIO())
+    console.print(table(comparison(*CELLS), 40))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    place = lines.index("mlp, batch size 1")
+    assert lines[place + 1 : place + 4] == [
+        "vanilla   55.0 [50.0–60.0] 0.1",
+        "BatchNorm –",
+        "BNP       45.0 [0.0–90.0] 0.3*",
+    ]
+
+
 def test_names_are_not_markup() -> None:
     assert "[bold]x" in printed(comparison(cell("a", 1, "[bold]x", 0.5), cell("[red]", 1, "bn", 0.5)))
 

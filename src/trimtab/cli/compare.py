@@ -213,7 +213,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
         print(comparison.to_json())
     else:
         console = Console()
-        console.print(table(comparison))
+        console.print(table(comparison, console.width))
         console.print(comparison.conclusion, highlight=False, markup=False)
         console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, markup=False, soft_wrap=True)
     try:

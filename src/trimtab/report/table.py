@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -13,32 +13,41 @@ from trimtab.report.standing import diverged, leaders, methods, reasons, rows
 from trimtab.report.words import batch, counted, heading, listed, ranged, shown
 
 WIDTH = 80
+NUMBERS = 3
+"""Of a cell: mean, range, learning rate. What else there is to say is below them."""
 
 
-def table(comparison: Comparison) -> Group:
+def table(comparison: Comparison, width: int = WIDTH) -> Group:
     """One row per network and batch size, one column per method.
 
-    What is wider than 80 columns has the ranges below the means, and what is still wider is cut into several tables.
+    What is wider than so many columns has the ranges below the means, and what is still wider is cut into several
+    tables. Where not even two methods fit side by side, each network and batch size has a table of its own, with a row
+    per method.
     """
     order = methods(comparison)
-    if _width(comparison, order, beside=True) <= WIDTH:
+    parts = _parts(comparison, order, width)
+    where = "below it"
+    tables: list[RenderableType]
+    if _width(comparison, order, beside=True) <= width:
         tables = [_table(comparison, order, beside=True)]
+    elif len(order) > 1 and len(parts) == len(order):
+        tables, where = _narrow(comparison, width), "then"
     else:
-        tables = [_table(comparison, part, beside=False) for part in _parts(comparison, order)]
-    return Group(Text(table_title(comparison), "bold"), *tables, Text(notes(comparison), "italic dim"))
+        tables = [_table(comparison, part, beside=False) for part in parts]
+    return Group(Text(table_title(comparison, where), "bold"), *tables, Text(notes(comparison), "italic dim"))
 
 
-def table_title(comparison: Comparison) -> str:
+def table_title(comparison: Comparison, where: str = "below it") -> str:
     """What the table shows."""
     kind = "Test accuracy in %" if comparison.metric == "accuracy" else "Test loss"
     spread = "" if comparison.seeds == 1 else f" of {comparison.seeds} seeds [range]"
-    return f"{kind}: mean{spread}; below it the learning rate"
+    return f"{kind}: mean{spread}; {where} the learning rate"
 
 
-def _parts(comparison: Comparison, order: Sequence[str]) -> list[list[str]]:
+def _parts(comparison: Comparison, order: Sequence[str], width: int) -> list[list[str]]:
     parts: list[list[str]] = [[]]
     for method in order:
-        if parts[-1] and _width(comparison, [*parts[-1], method], beside=False) > WIDTH:
+        if parts[-1] and _width(comparison, [*parts[-1], method], beside=False) > width:
             parts.append([])
         parts[-1].append(method)
     return parts
@@ -70,6 +79,27 @@ def _table(comparison: Comparison, order: Sequence[str], *, beside: bool) -> Tab
         texts = [_text(row.get(method), comparison, bold=method in bold, beside=beside) for method in order]
         result.add_row(escape(network), batch(size), *texts)
     return result
+
+
+def _narrow(comparison: Comparison, width: int) -> list[RenderableType]:
+    """A heading and a table for each network and batch size: mean, range and learning rate behind each method."""
+    widest = max(len(heading(cell.method)) for cell in comparison.cells)
+    numbers = {id(cell): _lines(cell, comparison, beside=False) for cell in comparison.cells}
+    fits = all(widest + 1 + len(" ".join(lines[:NUMBERS])) <= width for lines in numbers.values())
+    result: list[RenderableType] = []
+    for (network, size), row in rows(comparison).items():
+        bold = leaders(row, comparison.metric)
+        part = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+        part.add_column(no_wrap=True)
+        part.add_column(no_wrap=True)
+        for method, cell in row.items():
+            lines = numbers[id(cell)]
+            text = Text("\n".join([" ".join(lines[:NUMBERS]), *lines[NUMBERS:]] if fits else lines))
+            if method in bold and cell.mean is not None:
+                text.stylize("bold", 0, len(shown(cell.mean, comparison.metric)))
+            part.add_row(escape(heading(method)), text)
+        result += [Text(f"\n{network}, batch size {batch(size)}", "underline"), part]
+    return [*result, Text()]
 
 
 def _text(cell: Cell | None, comparison: Comparison, *, bold: bool, beside: bool) -> Text:
