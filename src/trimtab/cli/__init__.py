@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import trimtab
-from trimtab.cli import compare, data, predict, probe, report, train
+from trimtab.cli import compare, data, list, predict, probe, report, train
 from trimtab.cli.common import CommandError
 
 
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.add(commands)
     predict.add(commands)
     data.add(commands)
+    list.add(commands)
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest

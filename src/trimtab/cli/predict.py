@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import shutil
 import sys
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ Statistics = Literal["frozen", "train"]
 STATISTICS: tuple[Statistics, ...] = ("frozen", "train")
 OUTPUTS = ("one", "all")
 NAMES: dict[Statistics, str] = {"frozen": "frozen statistics", "train": "train mode"}
+NAME, NUMBERS = 32, 10 + 11 + 8  # columns of the table of what was measured
 LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into single precision, in which is measured
 
 
@@ -197,11 +199,18 @@ def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: s
 def _print_measured(found: list[Measured], samples: int) -> None:
     if not found:
         return
-    print(f"\n{f'λ_max on {samples} samples':<32}{'measured':>10}{'predicted':>11}{'ratio':>8}")
+    narrow = shutil.get_terminal_size().columns < NAME + NUMBERS
+    print(f"\n{_row(f'λ_max on {samples} samples', ('measured', 'predicted', 'ratio'), narrow=narrow)}")
     for one in found:
-        name = f"{NAMES[one.statistics]}, {one.outputs} output"
+        name = f"{NAMES[one.statistics]}, {one.outputs} output{'s' * (one.outputs == 'all')}"
         ratio = f"{one.predicted / one.measured:.3f}" if one.measured else "–"
-        print(f"{name + 's' * (one.outputs == 'all'):<32}{one.measured:>10.4g}{one.predicted:>11.4g}{ratio:>8}")
+        print(_row(name, (f"{one.measured:.4g}", f"{one.predicted:.4g}", ratio), narrow=narrow))
+
+
+def _row(name: str, numbers: tuple[str, str, str], *, narrow: bool) -> str:
+    """A row of the table; on a narrow terminal the numbers are below the name."""
+    first, second, third = numbers
+    return f"{name:<{0 if narrow else NAME}}{chr(10) * narrow}{first:>10}{second:>11}{third:>8}"
 
 
 def _number(text: str) -> float:
