@@ -456,7 +456,7 @@ def test_report_reads_well() -> None:
     text = str(bnp.report())
     assert "scaled, not centred: no trained bias" in text
     assert "left alone: not a type that BNP knows" in text
-    assert text.endswith("BNP preconditions 2 of 3 modules with parameters.")
+    assert text.endswith("BNP preconditions 2 of 3 modules with parameters, when you call its step().")
     assert "2 layers" in repr(bnp)
 
 

@@ -82,10 +82,6 @@ class Ledger:
         self._compared = -1  # the backward before whose gradient weight.grad was looked at
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies: without what only this one's weight has."""
-        return {**self.__dict__, "weight": None, "_handles": [], "_gradient_held": None}
-
     def entry(self, rows: Rows, kernels: Kernels) -> Callable[[Tensor], None]:
         """The hook for the outputs of a forward that has shown these rows."""
         if self._reached and _current_backward() == -1:  # no backward is under way: what it reached came to nothing

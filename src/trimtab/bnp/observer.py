@@ -58,9 +58,10 @@ class Observer:
         self._handle: RemovableHandle | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: without what holds addresses of memory, or is for the kernels of this machine."""
+        """For copies: without hooks, rows, addresses of memory and what is for the kernels of this machine."""
+        tally = Tally()
         without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None}
-        return {**self.__dict__, **without}
+        return {**self.__dict__, **without, "_handle": None, "_tally": tally, "ledger": Ledger(tally)}
 
     @property
     def weight(self) -> nn.Parameter | None:

@@ -1,5 +1,6 @@
 """`BNP`: what a user holds. It observes a model's layers and changes their gradients at each step."""
 
+import copy
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -96,8 +97,25 @@ class BNP:
         self._alarm = DeferredAlarm(_say_not_finite)
         self._said_single_row = False
         self._watch.start()
-        weakref.finalize(self, self._watch.stop).atexit = False  # a BNP that is dropped takes its hooks with it
+        self._stop_when_dropped()
         _say_if_distributed()
+
+    def _stop_when_dropped(self) -> None:
+        """A BNP that nobody holds any longer takes its hooks with it."""
+        weakref.finalize(self, self._watch.stop).atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which are detached: all but the bond to the optimizer. `Watch` leaves its hooks out."""
+        return {**self.__dict__, "_attachment": None, "_alarm": DeferredAlarm(_say_not_finite)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a copy."""
+        self.__dict__.update(state)
+        self._stop_when_dropped()
+
+    def __copy__(self) -> "BNP":
+        """A detached BNP for the same model, with statistics of its own."""
+        return copy.deepcopy(self, {id(module): module for module in self.model.modules()})
 
     def step(self) -> None:
         """Precondition the gradients now; call it between `backward` and `optimizer.step()`.
@@ -107,10 +125,12 @@ class BNP:
         if self._attachment is not None:
             raise RuntimeError(
                 "This BNP is attached to an optimizer, whose step() preconditions the gradients; "
-                "detach() it to do that by hand."
+                "to do that by hand, make a BNP and do not attach() it."
             )
         if not self._watch.active:
-            raise RuntimeError("This BNP is detached and has seen no input; attach() it or make a new one.")
+            raise RuntimeError(
+                "This BNP is detached, as copies of a BNP are, and sees no input; attach() it or make a new one."
+            )
         self._step(None, True)
 
     def attach(self, optimizer: Optimizer) -> "BNP":
@@ -175,9 +195,9 @@ class BNP:
 
     def report(self) -> Report:
         """What is preconditioned, what is not and why, layer by layer. Print it."""
-        parameters = self._attachment.parameters() if self._attachment is not None else None
+        optimizer = None if self._attachment is None else self._attachment.optimizer
         self._alarm.check(now=True)
-        return describe(self._watch, self.options, parameters, self._why_left_alone)
+        return describe(self._watch, self.options, optimizer)
 
     def __enter__(self) -> "BNP":
         """Use as a context manager, which detaches at the end."""
@@ -221,11 +241,6 @@ class BNP:
             for flag in flags:
                 self._alarm.watch(flag)
         self._alarm.check()
-
-    def _why_left_alone(self, observer: Observer, parameters: set[int] | None) -> str | None:
-        if parameters is not None and id(observer.weight) not in parameters:
-            return "its weight is not in the attached optimizer"
-        return self._watch.why_left_alone(observer)
 
     def _say_single_row(self, observer: Observer) -> None:
         if not self._said_single_row:

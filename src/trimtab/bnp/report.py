@@ -1,11 +1,12 @@
 """What BNP does in a model, for a person to read."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
+from torch.optim import Optimizer
 
 from trimtab.bnp import transform
+from trimtab.bnp.attachment import parameter_ids
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import RunningAverage
@@ -38,9 +39,17 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All modules that have parameters, in the model's order. Printing it gives a table."""
+    """All modules that have parameters, in the model's order. Printing it gives a table.
+
+    Attributes:
+        layers: One entry for each.
+        attached: The type of the optimizer in whose steps the gradients are preconditioned; None if there is none.
+        detached: Whether BNP has left the model, or is a copy: then nothing is preconditioned.
+    """
 
     layers: tuple[LayerReport, ...]
+    attached: str | None = None
+    detached: bool = False
 
     def __str__(self) -> str:
         """The table."""
@@ -63,27 +72,38 @@ class Report:
             ).rstrip()
             for row in rows
         ]
-        lines.append(f"BNP preconditions {len(done)} of {len(self.layers)} modules with parameters.")
+        when = f"in each step of the {self.attached} it is attached to" if self.attached else "when you call its step()"
+        lines.append(
+            "BNP is detached, as copies of a BNP are, and preconditions nothing: attach() it or make a new one."
+            if self.detached
+            else f"BNP preconditions {len(done)} of {len(self.layers)} modules with parameters, {when}."
+        )
         return "\n".join(lines)
 
 
-def describe(
-    watch: Watch,
-    options: Options,
-    parameters: set[int] | None,
-    why_left_alone: Callable[[Observer, set[int] | None], str | None],
-) -> Report:
-    """The report on a watched model, of whose parameters these (None: all) are stepped."""
+def describe(watch: Watch, options: Options, optimizer: Optimizer | None) -> Report:
+    """The report on a watched model, for which BNP is attached to an optimizer or (None) to none."""
     watch.synchronize()
+    parameters = None if optimizer is None else parameter_ids(optimizer)
     layers = []
     for name, module in clean_names(watch.model):
         observer = watch.observers.get(name)
         if observer is not None and observer.module is module:
-            layers.append(_describe(observer, options, parameters, why_left_alone(observer, parameters)))
+            reason = _why_left_alone(watch, observer, parameters)
+            layers.append(_describe(observer, options, parameters, reason))
         elif any(True for _ in module.parameters(recurse=False)):
             reason = "named in skip" if watch.skipped(name) else "not a type that BNP knows"
             layers.append(LayerReport(name, type(module).__name__, reason))
-    return Report(tuple(layers))
+    attached = None if optimizer is None else type(optimizer).__name__
+    return Report(tuple(layers), attached, not watch.active)
+
+
+def _why_left_alone(watch: Watch, observer: Observer, parameters: set[int] | None) -> str | None:
+    if not watch.active:
+        return "BNP is detached"
+    if parameters is not None and id(observer.weight) not in parameters:
+        return "its weight is not in the attached optimizer"
+    return watch.why_left_alone(observer)
 
 
 def _describe(observer: Observer, options: Options, parameters: set[int] | None, left_alone: str | None) -> LayerReport:

@@ -59,6 +59,16 @@ class Watch:
                 "given to trimtab.register_layer)" + (" outside those in skip." if names else ".")
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which have no hooks and know no identities: they look at their model when it is needed."""
+        unknown = {
+            "_contents": {"_modules": [], "_parameters": []},
+            "_children": [-1],
+            "_parameters": [],
+            "_owners": {},
+        }
+        return {**self.__dict__, **unknown, "_handle": None, "_active": False}
+
     @property
     def active(self) -> bool:
         """Whether the hooks are on."""
