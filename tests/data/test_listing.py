@@ -37,7 +37,7 @@ def test_idx(tmp_path: Path, folder: str, zipped: bool) -> None:
     load("fashion-mnist", tmp_path, check=False)
     there.paths[1].unlink()
     less = entry("fashion-mnist", tmp_path)
-    assert (less.state, sorted(less.paths)) == ("partly", files(tmp_path))
+    assert (less.state, sorted(less.paths)) == ("incomplete", files(tmp_path))
     with pytest.raises(DataError, match="not found"):
         load("fashion-mnist", tmp_path, check=False)
 
@@ -47,7 +47,7 @@ def test_idx_files_of_two_folders_do_not_make_a_whole(tmp_path: Path) -> None:
     labels = {"train-labels-idx1-ubyte": arrays.pop("train-labels-idx1-ubyte")}
     write_idx(tmp_path / "mnist", arrays, zipped=False)
     write_idx(tmp_path / "MNIST/raw", labels, zipped=True)
-    assert entry("mnist", tmp_path).state == "partly"
+    assert entry("mnist", tmp_path).state == "incomplete"
     # Zipped or not is no matter, within a folder.
     write_idx(tmp_path / "mnist", labels, zipped=True)
     assert entry("mnist", tmp_path).state == "present"
@@ -105,7 +105,7 @@ def test_a_whole_archive_comes_before_a_part_of_a_folder(tmp_path: Path) -> None
     made = cifar_files("cifar10", "binary", cifar_arrays("cifar10"))
     folder = write_cifar(tmp_path, "cifar10", "binary", made)
     (folder / "test_batch.bin").unlink()
-    assert (entry("cifar10", tmp_path).state, len(entry("cifar10", tmp_path).paths)) == ("partly", 5)
+    assert (entry("cifar10", tmp_path).state, len(entry("cifar10", tmp_path).paths)) == ("incomplete", 5)
     archive = write_cifar(tmp_path, "cifar10", "binary", made, archive=True)
     assert entry("cifar10", tmp_path).paths == (archive,)
 
@@ -114,7 +114,7 @@ def test_an_unfinished_download(tmp_path: Path) -> None:
     partial = tmp_path / ".cifar-100-binary.tar.gz.unfinished"
     partial.write_bytes(b"12345")
     there = entry("cifar100", tmp_path)
-    assert (there.state, there.paths, there.size) == ("partly", (partial,), 5)
+    assert (there.state, there.paths, there.size) == ("incomplete", (partial,), 5)
 
 
 def test_imagefolder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_imagefolder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         image.parent.mkdir(parents=True)
         image.write_bytes(b"1234567")
     there = entry("imagefolder", tmp_path)
-    assert (there.state, there.paths, there.size) == ("partly", (tmp_path / "imagenet" / "train",), 21)
+    assert (there.state, there.paths, there.size) == ("incomplete", (tmp_path / "imagenet" / "train",), 21)
     (tmp_path / "imagenet" / "val" / "class0").mkdir(parents=True)
     (tmp_path / "imagenet" / "val" / "class0" / "2.JPEG").write_bytes(b"1")
     there = entry("imagefolder", tmp_path)

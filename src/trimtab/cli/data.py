@@ -1,6 +1,8 @@
 """`trimtab data`: what is there, and getting what is not."""
 
 import argparse
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.cli.common import CommandError, add_data_root, need
@@ -10,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def add(commands: "Commands") -> None:
-    """Declare `data list` and `data fetch`."""
-    parser = commands.add_parser("data", help="list the data sets, or fetch one")
+    """Declare `data list`, `data fetch` and `data verify`."""
+    parser = commands.add_parser("data", help="list the data sets, fetch one, or verify files")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="say what is there, where, and how large")
     add_data_root(listing)
@@ -20,6 +22,15 @@ def add(commands: "Commands") -> None:
     fetching.add_argument("name", metavar="NAME", help="as `trimtab data list` has it")
     add_data_root(fetching)
     fetching.set_defaults(run=_fetch)
+    verifying = actions.add_parser(
+        "verify",
+        help="compare files with the official ones, by checksum",
+        description="Compares the files that data sets are read from with the official ones. "
+        "The exit status is 1 if one is damaged or missing.",
+    )
+    verifying.add_argument("name", metavar="NAME", nargs="?", help="only this data set (default: all that are there)")
+    add_data_root(verifying)
+    verifying.set_defaults(run=_verify)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -36,12 +47,52 @@ def _list(options: argparse.Namespace) -> int:
         table.add_column(heading, overflow="fold")
     for entry in inventory(options.data_root):
         folders = dict.fromkeys(str(path.parent) for path in entry.paths)
-        where = ", ".join(folders) or (f"trimtab data fetch {entry.name}" if entry.fetchable else "")
+        wanted = entry.fetchable and entry.state != "present"
+        where = "; ".join([*folders, *([_remedy(entry.name, options.data_root)] if wanted else [])])
         table.add_row(entry.name, entry.state, _size(entry.size) if entry.paths else "", escape(where))
         table.add_row("", "", "", f"[dim]{entry.description}[/dim]")
+        for problem in entry.problems:
+            table.add_row("", "", "", escape(problem))
     Console().print(table)
-    print(f"Looked in {data_root(options.data_root)}.")
+    print(f"Looked in {data_root(options.data_root)}. `trimtab data verify` compares checksums.")
     return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from trimtab.data import verify_files
+    from trimtab.data.places import data_root
+    from trimtab.data.sources import SOURCES
+
+    names = [*SOURCES, "imagefolder"] if options.name is None else [options.name]
+    found, wrong = 0, []
+    for name in names:
+        try:
+            files = verify_files(name, options.data_root)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        for file in files:
+            print(f"{file.state:<9} {file.sentence}")
+        found += len(files)
+        if any(file.state in ("damaged", "missing") for file in files):
+            wrong.append(name)
+    if not found:
+        get = _remedy(options.name or "NAME", options.data_root)
+        raise CommandError(f"{' or '.join(names)} was not found in {data_root(options.data_root)}; {get}", status=1)
+    for name in wrong:
+        print(f"To get {name} anew: {_remedy(name, options.data_root)}")
+    return 1 if wrong else 0
+
+
+def _remedy(name: str, root: Path | None) -> str:
+    """What to do for a data set that is damaged or not there whole."""
+    from trimtab.data.fetch import in_the_way
+    from trimtab.data.places import data_root
+    from trimtab.data.sources import SOURCES
+
+    told = [] if root is None else ["--data-root", str(root)]
+    command = shlex.join(["trimtab", "data", "fetch", name, *told])
+    other = in_the_way(name, data_root(root)) if name in SOURCES else None
+    return command if other is None else f"move {other} away, then {command}"
 
 
 def _fetch(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from trimtab.data.fetch import Progress, fetch
 from trimtab.data.imagefolder import FolderBatches, ImageFolder
 from trimtab.data.listing import Entry, inventory
 from trimtab.data.synthetic import gaussian
+from trimtab.data.verification import Verified, verify_files
 
 __all__ = [
     "DATASETS",
@@ -20,9 +21,11 @@ __all__ = [
     "Plan",
     "Progress",
     "Split",
+    "Verified",
     "batches",
     "fetch",
     "gaussian",
     "inventory",
     "load",
+    "verify_files",
 ]

@@ -61,10 +61,19 @@ def load(name: str, root: Path | None = None, *, check: bool = True) -> Dataset:
         ValueError: There is no such data set.
         DataError: It is not there, or a file of it is damaged or another one.
     """
+    check_name(name)
+    return _CATALOG[name].load(data_root(root), check)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no data set.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
     if name not in _CATALOG:
         near = get_close_matches(name, _CATALOG, n=1, cutoff=0.0)[0]
         raise ValueError(f"There is no data set {name!r}; did you mean {near!r}? (known: {', '.join(_CATALOG)})")
-    return _CATALOG[name].load(data_root(root), check)
 
 
 def batches(

@@ -109,16 +109,47 @@ def _contents(name: str, root: Path) -> tuple[Version, dict[str, Content]]:
                     incomplete.append(missing(name, [folder], lacking, SOURCE))
     for archive, version in ((home / version.archive, version) for home in homes for version in versions):
         if archive.is_file():
-            members = {f"{version.folder}/{file}": file for file in version.files}
-            found = {members[member]: content for member, content in read_archive(archive, members).items()}
-            if len(found) == len(members):
-                return version, found
-            lacking = [member for member, file in members.items() if file not in found]
-            raise DataError(f"{archive} is not the official archive: {', '.join(lacking)} is not in it.")
+            return version, read_members(name, archive)
     if incomplete:
         raise incomplete[0]
     ways = [f"{version.folder}/ or {version.archive}" for version in versions]
     raise missing(name, homes, [" or ".join(ways)], SOURCE)
+
+
+def read_members(name: str, archive: Path) -> dict[str, Content]:
+    """The files of one of the official archives.
+
+    Raises:
+        DataError: The archive is damaged, or a file is not in it.
+    """
+    version = next(version for version in KINDS[name].versions if version.archive == archive.name)
+    members = {f"{version.folder}/{file}": file for file in version.files}
+    found = {members[member]: content for member, content in read_archive(archive, members).items()}
+    lacking = [member for member, file in members.items() if file not in found]
+    if lacking:
+        raise DataError(f"{archive} is not the official archive: {', '.join(lacking)} is not in it.")
+    return found
+
+
+def parse_file(name: str, path: Path) -> None:
+    """Read a file or an archive whole.
+
+    Raises:
+        DataError: It is cut off, or not in its format.
+    """
+    contents = read_members(name, path) if path.name.endswith(".tar.gz") else {path.name: read(path)}
+    for file, content in contents.items():
+        _parse(content, _version_of(name, file), KINDS[name])
+
+
+def record_size(name: str, file: str) -> int:
+    """Bytes of an image with its label in the binary version; 0 for files of the python version."""
+    label_bytes = _version_of(name, file).label_bytes
+    return label_bytes + PIXELS if label_bytes else 0
+
+
+def _version_of(name: str, file: str) -> Version:
+    return next(version for version in KINDS[name].versions if file in version.files)
 
 
 def _split(name: str, part: str, version: Version, contents: dict[str, Content], *, check: bool) -> Split:

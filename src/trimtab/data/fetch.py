@@ -80,10 +80,10 @@ def fetch(
     if there and all(_official(name, path, checksums) for path in there):
         return list(there)
     targets = tuple(root / source.path for source in sources[name])
-    first = whole(name, root, assumed=targets)
-    if first is not None and first != targets:
+    other = in_the_way(name, root, sources)
+    if other is not None:
         raise DataError(
-            f"{first[0].parent} has other files of {name}, which would be read instead of what is fetched, and are not "
+            f"{other} has other files of {name}, which would be read instead of what is fetched, and are not "
             "known to be the official ones; move them away, and give the same command again."
         )
     for source, target in zip(sources[name], targets, strict=True):
@@ -97,6 +97,13 @@ def fetch(
                 f"{target} cannot be written: {error.strerror or error}; see to it, and give the same command again."
             ) from error
     return list(targets)
+
+
+def in_the_way(name: str, root: Path, sources: Mapping[str, tuple[Source, ...]] = SOURCES) -> Path | None:
+    """The folder of files that `load` would read instead of what is fetched; None if there is none."""
+    targets = tuple(root / source.path for source in sources[name])
+    first = whole(name, root, assumed=targets)
+    return None if first in (None, targets) else first[0].parent
 
 
 def _fetch_file(source: Source, target: Path, report: Report, timeout: float) -> None:

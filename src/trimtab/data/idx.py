@@ -16,6 +16,7 @@ from trimtab.data.places import missing
 
 PARTS = {"train": "train", "test": "t10k"}
 SIDE, CLASSES, SCALE = 28, 10, 255.0
+LONGEST_HEADER = 16  # that of images, with three dimensions
 FOLDERS = {"mnist": ("mnist", "MNIST/raw", "."), "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw", ".")}
 SOURCES = {
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -37,6 +38,15 @@ def load_idx(name: str, root: Path, *, check: bool) -> Dataset:
     splits = {part: _split(name, part, paths, check=check) for part in PARTS}
     mean, std = channel_statistics(splits["train"].inputs, SCALE)
     return Dataset(name=name, **splits, classes=CLASSES, scale=SCALE, mean=mean, std=std, flips=name == "fashion-mnist")
+
+
+def size_by_header(header: bytes) -> int | None:
+    """How long the header says that its file is; None if it is no header of an idx file of bytes."""
+    dimensions = header[3] if len(header) > 3 else 0
+    if header[:3] != bytes((0, 0, 8)) or len(header) < 4 + 4 * dimensions:
+        return None
+    sizes: tuple[int, ...] = struct.unpack_from(f">{dimensions}I", header, 4)
+    return 4 + 4 * dimensions + math.prod(sizes)
 
 
 def parse_idx(content: Content, dimensions: int) -> Tensor:

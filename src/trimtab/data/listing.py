@@ -1,4 +1,4 @@
-"""What is there of the data sets, by the presence of files alone: nothing is read."""
+"""What is there of the data sets, by a look at each file's ends: checksums are left to `verify_files`."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,6 +11,9 @@ from trimtab.data.catalog import DATASETS
 from trimtab.data.cifar import KINDS
 from trimtab.data.places import data_root, unfinished
 from trimtab.data.sources import SOURCES
+from trimtab.data.wholeness import problem_of
+
+State = Literal["present", "incomplete", "damaged", "absent", "built in"]
 
 MOST_COUNTED = 100_000
 """Files of an image folder whose sizes are added up: for all of ImageNet's it would take minutes on a slow disk."""
@@ -23,18 +26,21 @@ class Entry:
     Attributes:
         name: One of `DATASETS`.
         description: One line on what it is.
-        state: Whether all files are there, some (or an unfinished download), or none; `built in` if it needs none.
+        state: Whether all files are there and whole; `incomplete` if some are missing, or their download is unfinished;
+            `damaged` if one is cut off or not in its format; `absent` if there is none; `built in` if it needs none.
         paths: The files that are there, or the two folders of an image folder.
         size: Their bytes, None for an image folder with too many files to count.
         fetchable: Whether `fetch` gets it.
+        problems: What is wrong with files that are damaged, a sentence for each.
     """
 
     name: str
     description: str
-    state: Literal["present", "partly", "absent", "built in"]
+    state: State
     paths: tuple[Path, ...]
     size: int | None
     fetchable: bool
+    problems: tuple[str, ...] = ()
 
 
 def inventory(root: Path | None = None) -> list[Entry]:
@@ -63,14 +69,23 @@ def _entry(name: str, root: Path) -> Entry:
         return _imagefolder_entry(root)
     if name not in SOURCES:
         return Entry(name, DATASETS[name], "built in", (), 0, fetchable=False)
-    paths = whole(name, root)
-    state: Literal["present", "partly", "absent"] = "present"
-    if paths is None:
-        parts = [tuple(path for path in form if path.is_file()) for form in _forms(name, root)]
-        begun = (unfinished(root / source.path) for source in SOURCES[name])
-        paths = max(parts, key=len) + tuple(path for path in begun if path.is_file())
-        state = "partly" if paths else "absent"
-    return Entry(name, DATASETS[name], state, paths, sum(path.stat().st_size for path in paths), fetchable=True)
+    paths = tuple(path for path in (*fullest(name, root), *begun(name, root)) if path.is_file())
+    state: State = "present" if whole(name, root) else "incomplete" if paths else "absent"
+    found = (problem_of(name, path) for path in fullest(name, root) if path.is_file())
+    problems = tuple(problem for problem in found if problem is not None)
+    size = sum(path.stat().st_size for path in paths)
+    return Entry(name, DATASETS[name], "damaged" if problems else state, paths, size, True, problems)
+
+
+def fullest(name: str, root: Path) -> tuple[Path, ...]:
+    """The files that `load` reads a data set from; if none are whole, those of which the most are there."""
+    return whole(name, root) or max(_forms(name, root), key=lambda form: sum(path.is_file() for path in form))
+
+
+def begun(name: str, root: Path) -> tuple[Path, ...]:
+    """Unfinished downloads of a data set that is not there whole."""
+    parts = () if whole(name, root) else (unfinished(root / source.path) for source in SOURCES[name])
+    return tuple(path for path in parts if path.is_file())
 
 
 def _imagefolder_entry(root: Path) -> Entry:
@@ -80,8 +95,9 @@ def _imagefolder_entry(root: Path) -> Entry:
     images = (file for path in paths for file in path.glob("*/*") if file.is_file())
     sizes = [file.stat().st_size for file in islice(images, MOST_COUNTED + 1)]
     size = sum(sizes) if len(sizes) <= MOST_COUNTED else None
-    states: tuple[Literal["absent", "partly", "present"], ...] = ("absent", "partly", "present")
-    return Entry("imagefolder", DATASETS["imagefolder"], states[len(paths)], paths, size, fetchable=False)
+    some = all(any(path.glob("*/*")) for path in paths)
+    state: State = "absent" if not paths else "present" if len(paths) == 2 and some else "incomplete"
+    return Entry("imagefolder", DATASETS["imagefolder"], state, paths, size, fetchable=False)
 
 
 def _forms(name: str, root: Path, assumed: Collection[Path] = ()) -> list[tuple[Path, ...]]:

@@ -80,3 +80,10 @@ NOT_FETCHED = {
     "https://www.image-net.org, with an account), into train/CLASS and val/CLASS of the data folder's imagefolder.",
 }
 """What to say of the others."""
+
+NOT_VERIFIED = {
+    "digits": "digits comes with scikit-learn: it has no file to verify",
+    "gaussian": "gaussian is drawn when it is used: it has no file to verify",
+    "imagefolder": "imagefolder is made of images of your own, for which no checksum is known",
+}
+"""What to say where there is no official file."""
