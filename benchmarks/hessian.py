@@ -5,7 +5,7 @@ train mode beside it. Each tolerance is in the sense of its method: what a value
 of it (scipy), its change from one iteration to the next (PyHessian, which needs a smaller one to be as good: there is a
 line with its default). What a value is really off by is measured against ours at 1e-4. Contenders take turns in one
 process. The network is trained for some steps first, on CIFAR-10 if it is there (TRIMTAB_DATA, or data), and on noise
-otherwise. PyHessian and curvlinops come with: pip install 'trimtab[bench]'; without them only ours is measured.
+otherwise. PyHessian and curvlinops come with: pip install '.[bench]'; without them only ours is measured.
 """
 
 import argparse

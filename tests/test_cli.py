@@ -183,7 +183,9 @@ def test_a_missing_extra_is_named(
         ["train"],
     ):
         assert cli.main(command) == 2
-        assert capsys.readouterr().err == ("trimtab: this needs rich; install it with: pip install 'trimtab[lab]'\n")
+        assert capsys.readouterr().err == (
+            "trimtab: this needs rich; pip install '.[lab]' in trimtab's source folder gets it\n"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -44,7 +44,10 @@ def test_an_argument_comes_before_the_variable_and_that_before_the_folder(
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     load_digits.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(DataError, match=r"digits needs scikit-learn; install it with: pip install 'trimtab\[lab\]'"):
+    with pytest.raises(
+        DataError,
+        match=r"digits needs scikit-learn; pip install '\.\[lab\]' in trimtab's source folder",
+    ):
         load("digits")
 
 

@@ -178,7 +178,7 @@ def test_lists_and_odd_outputs(batch: Batch) -> None:
 
 def other_library(name: str) -> Any:
     if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed; it comes with: pip install 'trimtab[bench]'")
+        pytest.skip(f"{name} is not installed; it comes with: pip install '.[bench]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(name)

@@ -34,7 +34,9 @@ def need(*modules: str) -> None:
     missing = [LAB[module] for module in modules if find_spec(module) is None]
     if missing:
         them = "it" if len(missing) == 1 else "them"
-        raise CommandError(f"this needs {', '.join(missing)}; install {them} with: pip install 'trimtab[lab]'")
+        raise CommandError(
+            f"this needs {', '.join(missing)}; pip install '.[lab]' in trimtab's source folder gets {them}"
+        )
 
 
 def add_settings(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:

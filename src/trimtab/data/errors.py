@@ -7,4 +7,4 @@ class DataError(ValueError):
 
 def missing_package(data: str, package: str) -> DataError:
     """The error for a data set that needs a package which is not installed."""
-    return DataError(f"{data} needs {package}; install it with: pip install 'trimtab[lab]'")
+    return DataError(f"{data} needs {package}; pip install '.[lab]' in trimtab's source folder gets it")
