@@ -152,14 +152,20 @@ class Batches:
 
     def _normalization(self, normalize: Normalize) -> tuple[Tensor, Tensor]:
         shape = (-1,) + (1,) * (len(self.dataset.input_shape) - 1)
-        mean = torch.tensor(self.dataset.mean, device=self.device).view(shape)
-        std = torch.tensor(self.dataset.std, device=self.device).view(shape)
-        if normalize == "unit":
-            return torch.zeros_like(mean), torch.ones_like(std)
-        return mean, std.where(std > 0, 1)  # a constant channel becomes 0
+        shift, divisor = normalization(self.dataset, normalize)
+        return torch.tensor(shift, device=self.device).view(shape), torch.tensor(divisor, device=self.device).view(
+            shape
+        )
 
     def _normalized(self, inputs: Tensor) -> Tensor:
         return inputs.float().div_(self.dataset.scale).sub_(self._shift).div_(self._divisor)
+
+
+def normalization(dataset: Dataset, normalize: Normalize) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What is subtracted from each channel of inputs / scale, and what that is divided by."""
+    if normalize == "unit":
+        return (0.0,) * len(dataset.mean), (1.0,) * len(dataset.std)
+    return dataset.mean, tuple(std if std > 0 else 1.0 for std in dataset.std)  # a constant channel becomes 0
 
 
 def padding(input_shape: tuple[int, ...]) -> int:

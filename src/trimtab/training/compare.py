@@ -30,7 +30,7 @@ from trimtab.training import folder as folders
 from trimtab.training.grid import Grid, Planned, Setup, setups
 from trimtab.training.launch import versions
 from trimtab.training.run import hardware
-from trimtab.training.session import settled
+from trimtab.training.settings import settled
 from trimtab.training.workers import Outcome, Task, Workers, outcome_of, workers
 
 

@@ -12,8 +12,7 @@ from trimtab.data import Dataset
 from trimtab.networks import places
 from trimtab.training.methods import Method
 from trimtab.training.recipes import resolve
-from trimtab.training.session import settled
-from trimtab.training.settings import Settings
+from trimtab.training.settings import Settings, settled
 
 TUNING_SEED = 0
 RECORDS = 100  # of the training loss, per run

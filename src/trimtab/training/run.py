@@ -16,7 +16,8 @@ from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnde
 from trimtab.training import checkpoint
 from trimtab.training.clock import Clock
 from trimtab.training.probing import monitor
-from trimtab.training.session import Session, settled
+from trimtab.training.session import Session
+from trimtab.training.settings import settled
 
 CHECKPOINT = "checkpoint.pt"
 SHOW_SECONDS = 5.0
@@ -212,6 +213,8 @@ class Run:
             return
         self._clock.stop()
         state = {
+            "settings": asdict(self.session.settings),
+            "interface": self.session.interface.to_dict(),
             "session": self.session.state(),
             "seconds": self._clock.seconds,
             "first_loss": self._first_loss,

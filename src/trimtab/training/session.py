@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,20 +11,18 @@ from torch import Tensor, nn
 
 from trimtab.bnp import BNP, kernels
 from trimtab.data import Dataset, Split, batches, load
-from trimtab.networks import build
-from trimtab.norms import Norm, gamma_decay
+from trimtab.norms import gamma_decay
 from trimtab.training.compiling import compiled, not_compiled, repeated
+from trimtab.training.network import Interface, network
 from trimtab.training.optimizing import load_state, make_capturable, portable_state, set_rate
 from trimtab.training.schedule import Schedule
-from trimtab.training.settings import Settings
+from trimtab.training.settings import Settings, settled
 from trimtab.training.stepping import Captured, Eager, Stepper, choose
 
 EVALUATION_BATCH = 1000
 """Samples that are evaluated at once."""
 SMALL, MANY_SMALL = 4096, 5000
 """Of samples with so few numbers, so many on a GPU: it is launches that take the time there."""
-
-T = TypeVar("T")
 
 
 class Session:
@@ -34,6 +31,7 @@ class Session:
     Attributes:
         settings: Resolved.
         model: The network.
+        interface: What its inputs look like.
         step: Steps taken.
         total: Steps to take.
         batch_size: Samples per step.
@@ -58,7 +56,8 @@ class Session:
 
         _set_precision(settings, device)
         torch.manual_seed(settings.seed)
-        self.model = _network(settings, self.dataset, self.batch_size).to(device)
+        self.interface = Interface.of(self.dataset, settings, self.batch_size)
+        self.model = network(settings, self.interface).to(device)
         self._layout = _layout(settings, device, self.model)
         if self._layout is torch.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -271,41 +270,6 @@ class Session:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
-
-
-def settled(value: T | None) -> T:
-    """A setting that recipes decide, decided."""
-    if value is None:
-        raise ValueError("These settings are not resolved; Settings.resolved does that.")
-    return value
-
-
-def _network(settings: Settings, dataset: Dataset, batch_size: int) -> nn.Module:
-    named = Norm.parse(settings.parsed_method.norm)
-    norm = replace(
-        named,
-        before_activation=settings.before_activation or named.before_activation,
-        gamma=settings.gamma,
-        fixed_gamma=settings.fixed_gamma,
-        group_size=settings.group_size,
-        zeta=settings.zeta,
-        momentum=settled(settings.norm_momentum),
-        eps=settled(settings.norm_eps),
-    )
-    return build(
-        settings.network,
-        norm.for_batch_size(batch_size),
-        input_shape=dataset.input_shape,
-        classes=dataset.classes or dataset.train.targets.shape[1],
-        norm_layers=settings.norm_layers,
-        init=settings.init,
-        init_scale=settled(settings.init_scale),
-        conv_bias=settings.conv_bias,
-        stem=settled(settings.stem),
-        dropout=settings.dropout,
-        sigma_w2=settings.sigma_w2,
-        sigma_b2=settings.sigma_b2,
-    )
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:

@@ -5,12 +5,14 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trimtab.data import DATASETS
 from trimtab.networks import INITS, NETWORKS
 from trimtab.training.methods import METHODS, Method
 from trimtab.training.probing import PROBES, chosen
+
+T = TypeVar("T")
 
 # What `--help` puts together.
 _WHAT, _OPTIMIZATION, _SCHEDULE = "network and data", "optimization", "learning rate schedule"
@@ -190,6 +192,13 @@ def convert(value: Any, hint: Any) -> Any:
     except ValueError:
         kind = {int: "a whole number", float: "a number"}.get(hint, hint.__name__)
         raise ValueError(f"must be {kind}, not {value!r}") from None
+
+
+def settled(value: T | None) -> T:
+    """A setting that recipes decide, decided."""
+    if value is None:
+        raise ValueError("These settings are not resolved; Settings.resolved does that.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""The network of a run, and what its inputs must look like: all that is needed to have it again without the data."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.data import Dataset, ImageFolder, normalization
+from trimtab.networks import build
+from trimtab.norms import Norm
+from trimtab.training.settings import Settings, settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """What a network was made for.
+
+    Attributes:
+        input_shape: The shape of one input.
+        outputs: Of the network.
+        classes: As many as outputs, or 0 in regression.
+        batch_size: Samples per step, on which some norms depend.
+        scale: Inputs are divided by this first.
+        mean: Then this is subtracted, channel by channel (feature by feature, for vectors).
+        std: Then they are divided by this.
+        labels: The names of the classes, where the data set has them.
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    classes: int
+    batch_size: int
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":
+        """That of a run on a data set."""
+        mean, std = normalization(dataset, settled(settings.normalize))
+        return cls(
+            input_shape=dataset.input_shape,
+            outputs=dataset.classes or dataset.train.targets.shape[1],
+            classes=dataset.classes,
+            batch_size=batch_size,
+            scale=dataset.scale,
+            mean=mean,
+            std=std,
+            labels=dataset.labels if isinstance(dataset, ImageFolder) else (),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> "Interface":
+        """From plain data, in which other things may be too; KeyError and TypeError if it is not an interface's."""
+        own: dict[str, Any] = {field.name: told[field.name] for field in fields(cls)}
+        return cls(**own)
+
+    def normalize(self, inputs: Tensor) -> Tensor:
+        """Inputs as the data set has them, one or a batch of them, as the network wants them."""
+        per_channel = (-1,) + (1,) * (len(self.input_shape) - 1)
+        mean, std = (inputs.new_tensor(v, dtype=torch.float32).view(per_channel) for v in (self.mean, self.std))
+        return inputs.float().div(self.scale).sub(mean).div(std)
+
+
+def network(settings: Settings, interface: Interface) -> nn.Module:
+    """The network of some settings, its weights drawn from torch's global generator."""
+    named = Norm.parse(settings.parsed_method.norm)
+    norm = replace(
+        named,
+        before_activation=settings.before_activation or named.before_activation,
+        gamma=settings.gamma,
+        fixed_gamma=settings.fixed_gamma,
+        group_size=settings.group_size,
+        zeta=settings.zeta,
+        momentum=settled(settings.norm_momentum),
+        eps=settled(settings.norm_eps),
+    )
+    return build(
+        settings.network,
+        norm.for_batch_size(interface.batch_size),
+        input_shape=interface.input_shape,
+        classes=interface.outputs,
+        norm_layers=settings.norm_layers,
+        init=settings.init,
+        init_scale=settled(settings.init_scale),
+        conv_bias=settings.conv_bias,
+        stem=settled(settings.stem),
+        dropout=settings.dropout,
+        sigma_w2=settings.sigma_w2,
+        sigma_b2=settings.sigma_b2,
+    )
