@@ -91,6 +91,7 @@ def test_failures_stay_in_the_result_and_the_first_one_is_said() -> None:
         "This is said once; later failures are in `problem` of its results.",
     ]
     assert all(issubclass(each.category, trimtab.TrimtabWarning) for each in said)
+    assert {each.filename for each in said} == {__file__}  # the line that called the monitor
 
 
 def test_interruptions_pass() -> None:
@@ -159,6 +160,7 @@ def test_nothing_that_goes_wrong_with_records_reaches_the_training(tmp_path: Pat
         assert monitor(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))["silent"].problem is not None
     assert [event.result["number"] for event in read_events(tmp_path / "log") if event.probe == "odd"] == [0.5]
     full = Monitor([Counting()], every=1, log="/dev/full")
-    with pytest.warns(UserWarning, match="no longer written down"):
+    with pytest.warns(trimtab.TrimtabWarning, match="no longer written down") as said:
         full(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))
+    assert said[0].filename == __file__
     assert full(nn.Linear(2, 1), loss_fn, torch.ones(3, 2))["counting"].problem is None

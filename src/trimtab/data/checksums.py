@@ -6,11 +6,11 @@ samples per class are the official ones, with a warning that its pixels are not 
 """
 
 import hashlib
-import warnings
 from pathlib import Path
 
 from torch import Tensor
 
+from trimtab.bnp.notice import say
 from trimtab.data.errors import DataError
 from trimtab.data.files import Content
 
@@ -81,10 +81,9 @@ def accept_unverified(wheres: list[str], targets: Tensor, classes: int, each: in
             f"{' and '.join(wheres)} cannot be the official data: class {wrong} has {counts[wrong]} samples "
             f"instead of {each}; fetch them again."
         )
-    warnings.warn(
+    say(
         f"{' and '.join(wheres)}: the form is right, but there is no checksum to verify the content by; "
-        "use the compressed files as they are distributed to have it verified.",
-        stacklevel=2,
+        "use the compressed files as they are distributed to have it verified."
     )
 
 
