@@ -1,6 +1,7 @@
 """Warnings show the user's own line."""
 
 import _thread
+import importlib.machinery
 import linecache
 import warnings
 
@@ -58,3 +59,9 @@ def test_the_same_line_says_the_same_once() -> None:
         for _ in range(3):
             say("the same")
     assert len(said) == 1
+
+
+def test_code_that_is_in_no_file() -> None:
+    globals_ = {"__name__": "__main__", "__loader__": importlib.machinery.BuiltinImporter, "say": say}  # python -c
+    with pytest.warns(trimtab.TrimtabWarning, match="hello"):
+        exec("say('hello')", globals_)

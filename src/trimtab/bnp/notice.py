@@ -38,7 +38,6 @@ def say(message: str, category: type[Warning] = TrimtabWarning) -> None:
         lineno=frame.f_lineno,
         module=frame.f_globals.get("__name__", "__main__"),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
-        module_globals=frame.f_globals,
     )
 
 
