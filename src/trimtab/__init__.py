@@ -7,6 +7,7 @@ from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, with
 
 if TYPE_CHECKING:
     from trimtab.theory.from_model import predict
+    from trimtab.training.loading import load_run
 
 try:
     __version__ = version("trimtab")
@@ -19,6 +20,7 @@ __all__ = [
     "Rows",
     "TrimtabWarning",
     "__version__",
+    "load_run",
     "predict",
     "register_layer",
     "without_batchnorm",
@@ -26,8 +28,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "predict":  # scipy is imported when it is asked for, not before
+    # What these need is imported when they are asked for, not before.
+    if name == "predict":
         from trimtab.theory.from_model import predict
 
         return predict
+    if name == "load_run":
+        from trimtab.training.loading import load_run
+
+        return load_run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

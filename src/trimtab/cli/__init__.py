@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import trimtab
-from trimtab.cli import compare, data, list, predict, probe, report, train
+from trimtab.cli import compare, data, export, list, predict, probe, report, train
 from trimtab.cli.common import CommandError
 
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train.add(commands)
     probe.add(commands)
     report.add(commands)
+    export.add(commands)
     predict.add(commands)
     data.add(commands)
     list.add(commands)

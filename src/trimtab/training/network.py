@@ -1,10 +1,9 @@
 """The network of a run, and what its inputs must look like: all that is needed to have it again without the data."""
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+import math
+from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trimtab.data import Dataset, ImageFolder, normalization
 from trimtab.networks import build
@@ -36,6 +35,17 @@ class Interface:
     std: tuple[float, ...]
     labels: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what no data set has, as a damaged file may."""
+        counts = (self.outputs, self.classes, self.batch_size, *self.input_shape)
+        if not all(isinstance(n, int) and n >= 0 for n in counts) or self.classes not in (0, self.outputs):
+            raise ValueError(f"there are no inputs and outputs of these sizes: {counts}")
+        numbers = (self.scale, *self.mean, *self.std)
+        if not all(isinstance(x, float) and math.isfinite(x) for x in numbers) or 0 in (self.scale, *self.std):
+            raise ValueError(f"inputs cannot be normalized with {numbers}")
+        if not len(self.mean) == len(self.std) == self.input_shape[0]:
+            raise ValueError(f"there must be a mean and a std for each of {self.input_shape[0]} channels")
+
     @classmethod
     def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":
         """That of a run on a data set."""
@@ -50,22 +60,6 @@ class Interface:
             std=std,
             labels=dataset.labels if isinstance(dataset, ImageFolder) else (),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> "Interface":
-        """From plain data, in which other things may be too; KeyError and TypeError if it is not an interface's."""
-        own: dict[str, Any] = {field.name: told[field.name] for field in fields(cls)}
-        return cls(**own)
-
-    def normalize(self, inputs: Tensor) -> Tensor:
-        """Inputs as the data set has them, one or a batch of them, as the network wants them."""
-        per_channel = (-1,) + (1,) * (len(self.input_shape) - 1)
-        mean, std = (inputs.new_tensor(v, dtype=torch.float32).view(per_channel) for v in (self.mean, self.std))
-        return inputs.float().div(self.scale).sub(mean).div(std)
 
 
 def network(settings: Settings, interface: Interface) -> nn.Module:

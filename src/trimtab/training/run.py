@@ -214,7 +214,7 @@ class Run:
         self._clock.stop()
         state = {
             "settings": asdict(self.session.settings),
-            "interface": self.session.interface.to_dict(),
+            "interface": asdict(self.session.interface),
             "session": self.session.state(),
             "seconds": self._clock.seconds,
             "first_loss": self._first_loss,

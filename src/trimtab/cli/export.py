@@ -1,0 +1,47 @@
+"""`trimtab export`: a trained network as one file."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.common import CommandError
+
+if TYPE_CHECKING:
+    from trimtab.cli.common import Commands
+
+
+def add(commands: "Commands") -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "export",
+        help="write the network of a run into one file, for use elsewhere",
+        description="Writes the weights of a run, and as plain data its settings and what the inputs must look like, "
+        "into one file. trimtab.load_run(FILE) gives the network; torch.load(FILE, weights_only=True) reads it "
+        "without trimtab.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of the run")
+    parser.add_argument("file", type=Path, metavar="FILE", help="file to write, such as model.pt")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file, and say what is in it."""
+    from trimtab.training.loading import export_run
+
+    if options.file.exists() and not options.force:
+        raise CommandError(f"{options.file} is there already; overwrite it with --force, or name another file")
+    try:
+        loaded = export_run(options.folder, options.file)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"cannot write {options.file}: {error.strerror or error}") from error
+    words = [f"{loaded.settings.network} trained on {loaded.settings.data} by {loaded.settings.method}"]
+    words.append(f"{loaded.step} steps")
+    if loaded.evaluated is not None:
+        last = loaded.evaluated
+        result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
+        words.append(f"{last.part} {result}")
+    print(f"{options.file}: {', '.join(words)}.")
+    return 0

@@ -1,0 +1,159 @@
+"""A trained network for use elsewhere: out of a run's folder, or out of a file that `trimtab export` wrote."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.records import EVENTS, Evaluated
+from trimtab.training import checkpoint
+from trimtab.training.network import Interface, network
+from trimtab.training.run import CHECKPOINT
+from trimtab.training.settings import Settings, from_mapping
+
+FORMAT = "trimtab model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """A trained network, and what is needed to use it: `run.model(run.normalize(images)).argmax(1)`.
+
+    Attributes:
+        model: The network with its weights, in eval mode.
+        settings: All settings of the run.
+        step: How many steps it was trained for.
+        evaluated: The last evaluation; None if there was none yet.
+        input_shape: The shape of one input.
+        classes: How many; 0 in regression.
+        labels: The names of the classes, where the data set has them.
+        scale: `normalize` divides inputs by this, so that they are from 0 to 1,
+        mean: subtracts this, channel by channel (feature by feature, for vectors),
+        std: and divides by this.
+    """
+
+    model: nn.Module
+    settings: Settings
+    step: int
+    evaluated: Evaluated | None
+    input_shape: tuple[int, ...]
+    classes: int
+    labels: tuple[str, ...]
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalize(self, inputs: Tensor) -> Tensor:
+        """Inputs as the data set's files have them (images from 0 to `scale`), as the network wants them.
+
+        Args:
+            inputs: One input, or a batch of them, of any type.
+
+        Raises:
+            ValueError: If they have another shape.
+        """
+        if tuple(inputs.shape[-len(self.input_shape) :]) != self.input_shape:
+            wanted = f"inputs must have the shape {self.input_shape}, or a dimension of samples before it"
+            raise ValueError(f"{wanted}, not {tuple(inputs.shape)}.")
+        per_channel = (-1,) + (1,) * (len(self.input_shape) - 1)
+        mean, std = (torch.tensor(v, device=inputs.device).view(per_channel) for v in (self.mean, self.std))
+        return inputs.float().div(self.scale).sub(mean).div(std)
+
+
+def load_run(path: str | Path, device: torch.device | str = "cpu") -> LoadedRun:
+    """The network of a run, as its last checkpoint has it. The data set is not needed.
+
+    Args:
+        path: The folder of a run, or a file that `trimtab export` wrote.
+        device: Where the network is wanted.
+
+    Raises:
+        ValueError: If there is none, or it cannot be read.
+    """
+    path = Path(path)
+    saved = _saved(path, torch.device(device))
+    try:
+        settings = Settings(**from_mapping(saved["settings"], where=str(path)))
+        interface = Interface(**{name: saved[name] for name in Interface.__dataclass_fields__})
+        evaluated = None if saved["evaluated"] is None else Evaluated(**saved["evaluated"])
+        with torch.random.fork_rng([]):  # weights are drawn only to be replaced
+            model = network(settings, interface)
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged: it has no {error}") from error
+    except (TypeError, AttributeError, ValueError, IndexError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    try:
+        model.load_state_dict(saved["state_dict"])
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: what is saved does not fit the network {settings.network}.") from error
+    return LoadedRun(
+        model=model.to(device).eval(),
+        settings=settings,
+        step=saved["step"],
+        evaluated=evaluated,
+        input_shape=interface.input_shape,
+        classes=interface.classes,
+        labels=interface.labels,
+        scale=interface.scale,
+        mean=interface.mean,
+        std=interface.std,
+    )
+
+
+def export_run(path: str | Path, file: str | Path) -> LoadedRun:
+    """Write a run's network into one file, which `torch.load(file, weights_only=True)` reads, and `load_run` too.
+
+    It holds the `state_dict`, and as plain data the settings, what the inputs must look like and the last evaluation.
+
+    Args:
+        path: The folder of the run.
+        file: The file, whole or not at all; one that is there is replaced.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: If the run cannot be loaded.
+        OSError: If the file cannot be written.
+    """
+    run = load_run(path)
+    checkpoint.save(Path(file), _saved(Path(path), torch.device("cpu")))
+    return run
+
+
+def _saved(path: Path, device: torch.device) -> dict[str, Any]:
+    """What is on the disk, in the form in which it is exported."""
+    file = path / CHECKPOINT if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(_nothing(path))
+    told = checkpoint.load(file, device)
+    if told.get("format") == FORMAT:
+        return {name: value for name, value in told.items() if name != "schema"}
+    if "session" not in told:
+        raise ValueError(f"{file} is neither a checkpoint nor a file that trimtab export wrote.")
+    if "interface" not in told:
+        again = shlex.join(["trimtab", "train", "--resume", "--out", str(path)])
+        raise ValueError(f"{file} is of an earlier version, and does not say what the inputs look like; first: {again}")
+    try:
+        return {
+            "format": FORMAT,
+            "state_dict": told["session"]["model"],
+            "settings": told["settings"],
+            "step": told["session"]["step"],
+            "evaluated": told["evaluations"][-1] if told["evaluations"] else None,
+            **told["interface"],
+        }
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is damaged: it is not what a run saves") from error
+
+
+def _nothing(path: Path) -> str:
+    """Why there is nothing to load."""
+    settings = path / "settings.yaml"
+    if not settings.exists() and not (path / EVENTS).exists():
+        return f"there is no run in {path}"
+    again = shlex.join(["trimtab", "train", "--config", str(settings), "--out", "NEW"])
+    why = "a comparison removes those of its runs when they are done, and one that diverges may have none"
+    return f"{path} has no checkpoint ({why}); train it again with: {again}"
