@@ -156,7 +156,7 @@ def test_a_page_that_cannot_be_written_does_not_lose_the_table(
     (tmp_path / "report.html").unlink()
     (tmp_path / "report.html").mkdir()
     capsys.readouterr()
-    assert cli.main(told) == 2
+    assert cli.main(told) == 1
     captured = capsys.readouterr()
     assert "Test accuracy in %" in captured.out
     assert "trimtab: the page could not be written" in captured.err

@@ -1,43 +1,52 @@
-"""The command line: `trimtab`."""
+"""The command line: `trimtab`.
 
-import argparse
-import io
+Nothing is imported here but what Python has loaded anyway: torch takes a second, in which a person may press Ctrl-C.
+"""
+
+import os
+import signal
 import sys
-from collections.abc import Sequence
-
-import trimtab
-from trimtab.cli import compare, data, export, list, predict, probe, report, train
-from trimtab.cli.common import CommandError
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="trimtab", description="Batch normalization done to the gradients: a library and a lab."
-    )
-    parser.add_argument("--version", action="version", version=f"trimtab {trimtab.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    compare.add_demo(commands)
-    compare.add_compare(commands)
-    train.add(commands)
-    probe.add(commands)
-    report.add(commands)
-    export.add(commands)
-    predict.add(commands)
-    data.add(commands)
-    list.add(commands)
-    options = parser.parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
-    if options.command is None:
-        parser.print_help()
-        return 0
+    """Run a command and return its exit status.
+
+    Args:
+        arguments: What comes after `trimtab`; None: what this process was started with.
+    """
+    if arguments is not None:
+        return _run(arguments)
+    with _ending_at_once():
+        import trimtab.cli.program  # noqa: F401
+    return _run(sys.argv[1:])
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from trimtab.cli.program import run
+
+    return run(arguments)
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Within, a signal ends the process with one sentence.
+
+    During imports an exception would not do: Python and torch run code in which it is printed and passed over. What
+    the process ignores, as it does under nohup, it goes on ignoring.
+    """
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, f"trimtab: {'interrupted' if number == signal.SIGINT else 'terminated'}\n".encode())
+        os._exit(128 + number)
+
+    previous = {}
+    for one in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(one) != signal.SIG_IGN:
+            previous[one] = signal.signal(one, end)
     try:
-        status: int = options.run(options)
-    except CommandError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
-        return error.status
-    except KeyboardInterrupt:
-        print("trimtab: interrupted", file=sys.stderr)
-        return 130
-    return status
+        yield
+    finally:
+        for one, old in previous.items():
+            signal.signal(one, old)

@@ -1,9 +1,13 @@
 """What the commands have in common."""
 
 import argparse
+import math
+import os
 import shlex
+import signal
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +24,60 @@ RECIPES = "What is not given is taken from the recipe of the paper that the netw
 FEW = 4
 """So many choices stand beside a flag in the help; more follow in its text."""
 
+REFUSED = 2
+"""The exit status where something has to be mended first: nothing was done, and nothing is left behind."""
+FAILED = 1
+"""The exit status where something went wrong on the way: what was done is kept."""
+
 
 class CommandError(Exception):
     """What a user can mend, in one sentence, with the exit status."""
 
-    def __init__(self, sentence: str, status: int = 2) -> None:
+    def __init__(self, sentence: str, status: int = REFUSED) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+class Terminated(BaseException):
+    """SIGTERM, by which a cluster or a container tells to end."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM is an exception, so that what is under way is saved."""
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    try:
+        previous = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def kept(out: Path, go_on: str) -> Iterator[None]:
+    """Within, work is done that can be gone on with; what stops it is a sentence that says how.
+
+    Args:
+        out: The folder that is written to.
+        go_on: How, as in "go on with the same command".
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        why = f"cannot write to {out}: {error.strerror or error}"
+        raise CommandError(f"{why}; what was done is kept: when that is mended, {go_on}", FAILED) from error
+    except (KeyboardInterrupt, Terminated) as error:
+        status = 143 if isinstance(error, Terminated) else 130
+        raise CommandError(f"interrupted; {go_on}" if out.exists() else "interrupted", status) from None
 
 
 def need(*modules: str) -> None:
@@ -117,8 +168,32 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 def add_data_root(parser: argparse.ArgumentParser) -> None:
     """Where the data sets are."""
     parser.add_argument(
-        "--data-root", type=Path, metavar="FOLDER", help="folder of the data sets (default: TRIMTAB_DATA, else data)"
+        "--data-root", type=place, metavar="FOLDER", help="folder of the data sets (default: TRIMTAB_DATA, else data)"
     )
+
+
+def place(text: str) -> Path:
+    """A file or a folder, there or not, for argparse."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be the name of a file or a folder, not ''")
+    try:
+        os.stat(text)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # whoever needs it says so
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot be used: {getattr(error, 'strerror', error)}") from error
+    return Path(text)
+
+
+def seconds(text: str) -> float:
+    """A time, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more, not {text!r}")
+    return number
 
 
 def positive(text: str) -> int:

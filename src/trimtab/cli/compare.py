@@ -1,15 +1,14 @@
 """`trimtab compare`, and `trimtab demo`, which is one comparison of it."""
 
 import argparse
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from trimtab.cli.common import (
+    FAILED,
     LAB,
     PAGE,
     RECIPES,
@@ -17,7 +16,9 @@ from trimtab.cli.common import (
     add_machine,
     add_settings,
     given_settings,
+    kept,
     need,
+    place,
     positive,
     typed,
     words,
@@ -107,7 +108,7 @@ def add_compare(commands: "Commands") -> None:
         "--evaluations", type=positive, default=20, metavar="N", help="along each run (default: %(default)s)"
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
+        "--config", type=place, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
     )
     _add_common(parser, None)
     add_machine(parser)
@@ -118,7 +119,7 @@ def add_compare(commands: "Commands") -> None:
 def _add_common(parser: argparse.ArgumentParser, out: str | None) -> None:
     shown = out or "runs/compare-DATA-NETWORK"
     parser.add_argument(
-        "--out", type=Path, default=out and Path(out), metavar="FOLDER", help=f"for the results (default: {shown})"
+        "--out", type=place, default=out and Path(out), metavar="FOLDER", help=f"for the results (default: {shown})"
     )
     parser.add_argument(
         "--seeds", type=positive, default=3, metavar="N", help="runs at the chosen learning rate (default: %(default)s)"
@@ -146,10 +147,7 @@ def _compare(options: argparse.Namespace) -> int:
     need(*LAB)
     from trimtab.training.grid import Grid
 
-    try:
-        shared = given_settings(options)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    shared = given_settings(options)
     for name in DECIDED:
         if name in shared:
             raise CommandError(f"{options.config}: {name} is decided by the comparison; leave it out there")
@@ -177,18 +175,18 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> int:
     """Train and test, then show what came out."""
-    from rich.console import Console
-
     from trimtab.cli.display import display_comparison
+    from trimtab.cli.terminal import Terminal
     from trimtab.report import collect, conclusion, table, write_page
     from trimtab.training.compare import Comparing
     from trimtab.training.run import device_named
     from trimtab.training.workers import TrainingFailed
 
     started = time.monotonic()
+    go_on = f"the same command goes on with what is in {out}"
+    device = device_named(options.device)
     try:
-        device = device_named(options.device)
-        with display_comparison() as show, terminable():
+        with kept(out, go_on), display_comparison() as show:
             comparing = Comparing(
                 grid,
                 out,
@@ -201,50 +199,26 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
                 show=show,
             )
             comparison = comparing.run(conclusion)
-    except (ValueError, TrainingFailed) as error:
-        raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"cannot write to {out}: {error.strerror or error}") from error
-    except (KeyboardInterrupt, Terminated) as error:
-        status = 143 if isinstance(error, Terminated) else 130
-        raise CommandError(f"interrupted; the same command goes on with what is in {out}", status) from None
+    except TrainingFailed as error:
+        raise CommandError(f"{error}; {go_on}", FAILED) from error
     seconds = time.monotonic() - started
+    try:  # before the table is shown: nobody may be there to see it
+        write_page(collect([out]), out / PAGE)
+        problem = None
+    except OSError as error:
+        problem = CommandError(f"the page could not be written to {out}: {error.strerror}", FAILED)
     if options.json:
         print(comparison.to_json())
     else:
-        console = Console()
+        console = Terminal()
         console.print(table(comparison, console.width))
         console.print(comparison.conclusion, highlight=False, markup=False)
         console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, markup=False, soft_wrap=True)
-    try:
-        write_page(collect([out]), out / PAGE)
-    except OSError as error:
-        raise CommandError(f"the page could not be written to {out}: {error.strerror}") from error
+    if problem is not None:
+        raise problem
     if not options.json:
         console.print(f"Page: {out / PAGE}", highlight=False, markup=False, soft_wrap=True)
     return 0
-
-
-class Terminated(BaseException):
-    """SIGTERM, by which a cluster or a container tells to end."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Within, SIGTERM is an exception, so that what is under way is saved."""
-
-    def end(number: int, frame: object) -> None:
-        raise Terminated
-
-    try:
-        previous = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import CommandError, add_data_root, need
+from trimtab.cli.common import CommandError, Terminated, add_data_root, need
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -35,10 +35,10 @@ def add(commands: "Commands") -> None:
 
 def _list(options: argparse.Namespace) -> int:
     need("rich")
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from trimtab.cli.terminal import Terminal
     from trimtab.data import inventory
     from trimtab.data.places import data_root
 
@@ -53,7 +53,7 @@ def _list(options: argparse.Namespace) -> int:
         table.add_row("", "", "", f"[dim]{entry.description}[/dim]")
         for problem in entry.problems:
             table.add_row("", "", "", escape(problem))
-    Console().print(table)
+    Terminal().print(table)
     print(f"Looked in {data_root(options.data_root)}. `trimtab data verify` compares checksums.")
     return 0
 
@@ -97,14 +97,14 @@ def _remedy(name: str, root: Path | None) -> str:
 
 def _fetch(options: argparse.Namespace) -> int:
     need("rich")
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    from trimtab.cli.terminal import Terminal
     from trimtab.data import Progress as Fetched
     from trimtab.data import fetch
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    console = Console(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    console = Terminal(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks = {}
 
@@ -115,10 +115,9 @@ def _fetch(options: argparse.Namespace) -> int:
 
         try:
             paths = fetch(options.name, options.data_root, report=show)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
-        except KeyboardInterrupt:
-            raise CommandError("interrupted; the same command goes on where it stopped", status=130) from None
+        except (KeyboardInterrupt, Terminated) as error:
+            status = 143 if isinstance(error, Terminated) else 130
+            raise CommandError("interrupted; the same command goes on where it stopped", status) from None
     for path in paths:
         print(path)
     return 0

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from trimtab.cli.terminal import Terminal
 from trimtab.training.compare import Stand
 from trimtab.training.run import Progress
 
@@ -27,7 +27,7 @@ def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], Non
 
     Lines have its name, since several runs may write into one file.
     """
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     for line in (name, execution):
         if line:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -38,12 +38,12 @@ def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], Non
 @contextmanager
 def display_comparison() -> Iterator[Callable[[Stand], None]]:
     """All steps of all runs of a comparison."""
-    with _bar_or_lines(Console(stderr=True), "all runs: ") as show:
+    with _bar_or_lines(Terminal(stderr=True), "all runs: ") as show:
         yield lambda stand: show(stand.done, stand.total, [stand.doing])
 
 
 @contextmanager
-def _bar_or_lines(console: Console, prefix: str) -> Iterator[Show]:
+def _bar_or_lines(console: Terminal, prefix: str) -> Iterator[Show]:
     if not console.is_terminal:
         yield _Lines(console, prefix)
         return
@@ -60,7 +60,7 @@ def _bar_or_lines(console: Console, prefix: str) -> Iterator[Show]:
 class _Lines:
     """Prints a line now and then, as a file of nohup or Slurm can take them."""
 
-    def __init__(self, console: Console, prefix: str) -> None:
+    def __init__(self, console: Terminal, prefix: str) -> None:
         self._console, self._prefix = console, prefix
         self._wait = FIRST_LINE
         self._printed = time.monotonic()

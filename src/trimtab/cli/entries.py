@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from trimtab.cli.terminal import Terminal
 
 ROOM = 30
 """With fewer columns than this beside the names, what is said of them goes below."""
@@ -13,7 +14,7 @@ ROOM = 30
 
 def print_entries(entries: Iterable[tuple[str, Text]]) -> None:
     """Print names and texts in two columns; on a narrow terminal, each text below its name."""
-    console, told = Console(), list(entries)
+    console, told = Terminal(), list(entries)
     widest = max((len(name) for name, _ in told), default=0)
     if console.width - widest - 2 < ROOM:
         for name, text in told:

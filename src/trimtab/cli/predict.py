@@ -96,13 +96,6 @@ def add(commands: "Commands") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Predict, and measure if asked to."""
-    try:
-        return _predict(options)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-
-
-def _predict(options: argparse.Namespace) -> int:
     import torch
 
     from trimtab.networks import input_shape

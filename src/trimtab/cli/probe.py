@@ -1,6 +1,7 @@
 """`trimtab probe`: train a network by several methods and measure along the way."""
 
 import argparse
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,13 @@ from trimtab.cli.common import (
     LAB,
     PAGE,
     RECIPES,
-    CommandError,
+    Terminated,
     add_machine,
     add_settings,
     given_settings,
+    kept,
     need,
+    place,
     typed,
     words,
 )
@@ -64,10 +67,10 @@ def add(commands: "Commands") -> None:
         "--seed", type=int, default=0, metavar="N", help="decides weights, order and noise (default: %(default)s)"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="for the runs and the page (default: runs/probe-DATA-NETWORK)"
+        "--out", type=place, metavar="FOLDER", help="for the runs and the page (default: runs/probe-DATA-NETWORK)"
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
+        "--config", type=place, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
     )
     parser.add_argument("--force", action="store_true", help="do all runs anew")
     parser.add_argument(
@@ -86,24 +89,18 @@ def add(commands: "Commands") -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, measure, draw."""
     need(*LAB)
-    try:
-        return _probe(options)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-
-
-def _probe(options: argparse.Namespace) -> int:
     from trimtab.report import check_kinds, collect, write_figures, write_page
 
     check_kinds(options.figures)
     planned = [_settings(options, method) for method in options.methods]
     out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{options.network}"
-    for settings in planned:
-        _train(settings, out / settings.method, options)
-    material = collect([out])
-    write_page(material, out / PAGE)
-    print(out / PAGE)
-    for path in write_figures(material, out / "figures", options.figures):
+    with kept(out, "go on with the same command"):
+        for settings in planned:
+            _train(settings, out / settings.method, options)
+        material = collect([out])
+        write_page(material, out / PAGE)
+        drawn = write_figures(material, out / "figures", options.figures)
+    for path in (out / PAGE, *drawn):
         print(path)
     return 0
 
@@ -138,4 +135,4 @@ def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> N
     with nullcontext() if options.quiet else display(settings.method, session.execution) as show:
         ending = launch(session, folder, resume=begun, force=options.force, command=typed(), show=show)
     if ending.verdict == "interrupted":
-        raise KeyboardInterrupt
+        raise Terminated if ending.signal == signal.SIGTERM else KeyboardInterrupt

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import PAGE, CommandError, need, words
+from trimtab.cli.common import FAILED, PAGE, CommandError, need, place, words
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -19,9 +19,9 @@ def add(commands: "Commands") -> None:
         description="Makes one self-contained page from finished and unfinished runs and comparisons. Records that "
         "cannot be read are named, on the page too, and the exit status is 1.",
     )
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of runs and comparisons")
+    parser.add_argument("folders", type=place, nargs="+", metavar="FOLDER", help="of runs and comparisons")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="of the page (default: FOLDER/report.html, of the first folder)"
+        "--out", type=place, metavar="FILE", help="of the page (default: FOLDER/report.html, of the first folder)"
     )
     parser.add_argument(
         "--figures",
@@ -39,18 +39,18 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.report import check_kinds, collect, write_figures, write_page
 
     out: Path = options.out or options.folders[0] / PAGE
+    material = collect(options.folders)
+    check_kinds(options.figures)
     try:
-        material = collect(options.folders)
-        check_kinds(options.figures)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_page(material, out)
         print(out)
         for path in write_figures(material, out.parent / "figures", options.figures):
             print(path)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise CommandError(f"cannot write {out}: {error.strerror}; name another place with --out") from error
+        raise CommandError(f"cannot write {out}: {error.strerror}; name another place with --out", FAILED) from error
     for problem in material.problems:
         print(f"trimtab: {problem}", file=sys.stderr)
-    return 1 if material.problems else 0
+    return FAILED if material.problems else 0

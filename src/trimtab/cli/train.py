@@ -3,12 +3,13 @@
 import argparse
 import json
 import math
+import shlex
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cli.common import RECIPES, CommandError, add_machine, add_settings, given_settings, need, typed
+from trimtab.cli.common import RECIPES, add_machine, add_settings, given_settings, kept, need, place, seconds, typed
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings
 
-STATUS = {"finished": 0, "diverged": 3, "interrupted": 130}
+STATUS = {"finished": 0, "diverged": 3, "interrupted": 128}
 
 
 def add(commands: "Commands") -> None:
@@ -27,15 +28,19 @@ def add(commands: "Commands") -> None:
         help="train a network of the papers by any method on any of the data sets",
         description=RECIPES,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings; flags go before it")
+    parser.add_argument("--config", type=place, metavar="FILE", help="YAML file with settings; flags go before it")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder of the run (default: runs/DATA-NETWORK-METHOD-BATCH-SEED)"
+        "--out", type=place, metavar="FOLDER", help="folder of the run (default: runs/DATA-NETWORK-METHOD-BATCH-SEED)"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that folder")
     parser.add_argument("--force", action="store_true", help="overwrite the run in that folder")
     add_machine(parser)
     parser.add_argument(
-        "--checkpoint-seconds", type=float, default=30.0, metavar="X", help="between two of them (default: %(default)g)"
+        "--checkpoint-seconds",
+        type=seconds,
+        default=30.0,
+        metavar="X",
+        help="between two of them (default: %(default)g)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--json", action="store_true", help="print how it ended as JSON")
@@ -44,19 +49,10 @@ def add(commands: "Commands") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train one network."""
-    need("rich", "yaml")
-    try:
-        return _train(options)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-
-
-def _train(options: argparse.Namespace) -> int:
     """Start a run, or go on with one, and say how it ended; if something is wrong, nothing is written."""
-    from rich.console import Console
-
+    need("rich", "yaml")
     from trimtab.cli.display import display
+    from trimtab.cli.terminal import Terminal
     from trimtab.training.folder import resumed_settings
     from trimtab.training.launch import launch
     from trimtab.training.recipes import resolve
@@ -76,7 +72,8 @@ def _train(options: argparse.Namespace) -> int:
         if options.resume:
             settings = resumed_settings(out, told)
     session = Session(settings, device_named(options.device), options.data_root)
-    with nullcontext() if options.quiet else display(out.name, session.execution) as show:
+    go_on = f"go on with: {resuming(options, out)}"
+    with kept(out, go_on), nullcontext() if options.quiet else display(out.name, session.execution) as show:
         ending = launch(
             session,
             out,
@@ -89,8 +86,16 @@ def _train(options: argparse.Namespace) -> int:
     if options.json:
         print(summary(ending, session, out))
     else:
-        Console().print(sentence(ending, session, out), highlight=False, markup=False, soft_wrap=True)
-    return STATUS[ending.verdict]
+        Terminal().print(sentence(ending, session, out, go_on), highlight=False, markup=False, soft_wrap=True)
+    return STATUS[ending.verdict] + ending.signal
+
+
+def resuming(options: argparse.Namespace, out: Path) -> str:
+    """The command that goes on with a run."""
+    words = ["trimtab", "train", "--resume", "--out", str(out)]
+    for flag, value in (("--data-root", options.data_root), ("--device", options.device)):
+        words += [] if value is None else [flag, str(value)]
+    return shlex.join(words)
 
 
 def default_name(settings: "Settings") -> str:
@@ -99,12 +104,12 @@ def default_name(settings: "Settings") -> str:
     return "-".join(parts)
 
 
-def sentence(ending: "Ending", session: "Session", out: Path) -> str:
+def sentence(ending: "Ending", session: "Session", out: Path, go_on: str) -> str:
     """How a run ended, for a person."""
     if ending.verdict == "diverged":
         return f"Diverged at step {session.step}: the loss left all bounds. Records: {out}"
     if ending.verdict == "interrupted":
-        return f"Interrupted at step {session.step} of {session.total}; go on with: trimtab train --resume --out {out}"
+        return f"Interrupted at step {session.step} of {session.total}; {go_on}"
     last = ending.evaluations[-1]
     result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
     return f"Finished {session.total} steps: {last.part} {result}. Records: {out}"

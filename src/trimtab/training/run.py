@@ -49,12 +49,14 @@ class Ending:
         evaluations: Step, loss and accuracy of each evaluation.
         seconds: Training time.
         images_per_second: Over all of it.
+        signal: The number of the signal that interrupted it; 0 if none did.
     """
 
     verdict: Verdict
     evaluations: tuple[Evaluated, ...]
     seconds: float
     images_per_second: float
+    signal: int = 0
 
 
 class Run:
@@ -89,6 +91,7 @@ class Run:
         self._evaluations: list[Evaluated] = []
         self._last: tuple[float | None, float | None] = (None, None)
         self._shown = time.monotonic()
+        self._signal = 0
         self._monitor = monitor(session)
 
     def begin(self, command: str, versions: dict[str, str], settings: dict[str, Any]) -> None:
@@ -127,7 +130,7 @@ class Run:
         finally:
             if self._log is not None:
                 self._log.close()
-        return Ending(verdict, tuple(self._evaluations), seconds, rate)
+        return Ending(verdict, tuple(self._evaluations), seconds, rate, self._signal)
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
@@ -146,6 +149,7 @@ class Run:
                 if self._evaluation_is_due() and not self._record_evaluation():
                     return "diverged"
                 if interrupted() and not last:
+                    self._signal = interrupted()
                     return "interrupted"
                 if self._show is not None and time.monotonic() - self._shown > SHOW_SECONDS:
                     self._clock.stop()
@@ -225,16 +229,16 @@ class Run:
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within, the first Ctrl-C or SIGTERM only raises a flag; a second one ends the program as usual.
+def interruptible() -> Iterator[Callable[[], int]]:
+    """Within, the first Ctrl-C or SIGTERM is only noted, by its number; a second one ends the program as usual.
 
     What the process ignores, as it does under nohup, it goes on ignoring.
     """
-    raised = False
+    noted = 0
 
     def handle(number: int, frame: object) -> None:
-        nonlocal raised
-        raised = True
+        nonlocal noted
+        noted = number
         for one in previous:
             signal.signal(one, previous[one])
 
@@ -246,7 +250,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     except ValueError:  # not in the main thread, where signals cannot be handled
         previous.clear()
     try:
-        yield lambda: raised
+        yield lambda: noted
     finally:
         for one, old in previous.items():
             signal.signal(one, old)

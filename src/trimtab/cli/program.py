@@ -1,0 +1,104 @@
+"""All commands in one parser, and all their failures in one place."""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn, TextIO
+
+import torch
+
+import trimtab
+from trimtab.cli import compare, data, export, list, predict, probe, report, train
+from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, terminable
+
+CLOSED_PIPE = 141
+"""What a shell shows for a program that `| head` ended: 128 and SIGPIPE."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but what is wrong comes without the list of all flags before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and end."""
+        self.exit(REFUSED, f"trimtab: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all commands."""
+    made: argparse.ArgumentParser = Parser(
+        prog="trimtab", description="Batch normalization done to the gradients: a library and a lab."
+    )
+    made.add_argument("--version", action="version", version=f"trimtab {trimtab.__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND")
+    compare.add_demo(commands)
+    compare.add_compare(commands)
+    train.add(commands)
+    probe.add(commands)
+    report.add(commands)
+    export.add(commands)
+    predict.add(commands)
+    data.add(commands)
+    list.add(commands)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit status; every failure that can be expected is one sentence."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
+    try:
+        with terminable():
+            status = _command(arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what Python could not write at its end it would only complain of
+            return status
+    except BrokenPipeError:
+        _flushed_or_silenced(sys.stdout)
+        _flushed_or_silenced(sys.stderr)
+        return CLOSED_PIPE
+    except CommandError as error:
+        return _said(str(error), error.status)
+    except KeyboardInterrupt:
+        return _said("interrupted", 130)
+    except Terminated:
+        return _said("terminated", 143)
+    except ValueError as error:
+        return _said(str(error), REFUSED)
+    except (MemoryError, torch.OutOfMemoryError):
+        return _said("there is not enough memory; a smaller --batch-size or network takes less", FAILED)
+    except OSError as error:
+        _flushed_or_silenced(sys.stdout)
+        where = "cannot write the output" if error.filename is None else os.fsdecode(error.filename)
+        return _said(f"{where}: {error.strerror or error}", FAILED)
+
+
+def _command(arguments: Sequence[str]) -> int:
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.command is None:
+        made.print_help()
+        return 0
+    status: int = options.run(options)
+    return status
+
+
+def _said(sentence: str, status: int) -> int:
+    """Say what is wrong, in one line, whatever characters a name in it has."""
+    line = sentence.replace("\n", " ")
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    with suppress(OSError):  # nobody is there to hear it
+        print("trimtab:", shown, file=sys.stderr, flush=True)
+    return status
+
+
+def _flushed_or_silenced(stream: TextIO | None) -> None:
+    """Write what is left; to a closed pipe or a full disk that would fail once more when Python ends."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
