@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.kernels import Kernels
+from trimtab.bnp.neglect import Neglect
 from trimtab.bnp.statistics import Rows
 from trimtab.bnp.traced import Tally
 
@@ -23,6 +24,9 @@ _current_backward: Callable[[], int] = torch._C._current_graph_task_id
 _comes_to: Callable[[Any], bool] = torch._C._will_engine_execute_node
 
 _number = itertools.count()  # tells the forwards apart, since several backwards can go through one
+
+# By the identity of a weight, the ledgers that follow it: several, if the model has several BNPs.
+_FOLLOWERS: "dict[int, list[Ledger]]" = {}
 
 
 class _Known:
@@ -60,6 +64,8 @@ class Ledger:
 
     Attributes:
         weight: The parameter whose gradients are followed.
+        followers: All ledgers that follow it, this one included.
+        neglect: Is told of gradients that were dropped without a step.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -69,6 +75,8 @@ class Ledger:
             tally: What compiled code has seen of the layer.
         """
         self.weight: nn.Parameter | None = None
+        self.followers: list[Ledger] = []
+        self.neglect: Neglect | None = None
         self._tally = tally
         self._looks_before = False  # each time that there is a gradient; see `_look_before`
         self._handles: list[RemovableHandle] = []
@@ -81,6 +89,7 @@ class Ledger:
         self._hands_out = False  # and whether it is known to be torch.autograd.grad's
         self._compared = -1  # the backward before whose gradient weight.grad was looked at
         self._gradient_held: tuple[weakref.ref[Tensor], int] | None = None  # weight.grad then, and its version
+        self._spent: weakref.ref[Tensor] | None = None  # weight.grad, if another BNP has preconditioned it
 
     def entry(self, rows: Rows, kernels: Kernels) -> Callable[[Tensor], None]:
         """The hook for the outputs of a forward that has shown these rows."""
@@ -95,6 +104,7 @@ class Ledger:
             if backward != self._backward:
                 self._begin(backward)
             if self._hands_out:
+                self._spent = None
                 self._handed_out.add({number: rows})
             elif (others := self._reached.get(backward)) is None:
                 self._reached[backward] = {number: rows}
@@ -132,6 +142,7 @@ class Ledger:
     def restore(self, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up what was saved. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.discard()
+        self._spent = None
         self._accumulated.hold(accumulated)
         self._handed_out.hold(handed_out)
 
@@ -139,12 +150,33 @@ class Ledger:
         """Put the hooks on this weight, and on no other."""
         for handle in self._handles:
             handle.remove()
-        self.weight = weight
+        self._join(weight)
         self._handles = []
         if weight is not None:
             self._handles.append(weight.register_post_accumulate_grad_hook(self._accumulate))
             if self._looks_before:
                 self._handles.append(weight.register_hook(self._gradient))
+
+    def _join(self, weight: nn.Parameter | None) -> None:
+        """Be among those who follow this weight, and no other."""
+        if self.weight is not None:
+            self.followers.remove(self)
+            if not self.followers:
+                del _FOLLOWERS[id(self.weight)]
+        self.weight, self._spent = weight, None
+        self.followers = [] if weight is None else _FOLLOWERS.setdefault(id(weight), [])
+        if weight is not None:
+            self.followers.append(self)
+
+    def spend(self, grad: Tensor) -> None:
+        """The weight's gradient is preconditioned now, and not to be by other BNPs until a new one arrives."""
+        for other in self.followers:
+            if other is not self:
+                other._spent = weakref.ref(grad)
+
+    def is_spent(self, grad: Tensor) -> bool:
+        """Whether another BNP has preconditioned this gradient since it arrived."""
+        return self._spent is not None and self._spent() is grad and bool(grad.any())
 
     def reached_by_compiled_code(self) -> None:
         """A backward through compiled code has come to the layer.
@@ -189,6 +221,7 @@ class Ledger:
         self._compare()
         self._settle()
         self._computed = self._reached.pop(backward, {})
+        self._spent = None
 
     def _compare(self) -> None:
         """Before a backward adds its gradient: rows whose gradient is gone do not count."""
@@ -197,6 +230,8 @@ class Ledger:
             if self._was_dropped():
                 self._accumulated.hold(None)
                 self._tally.forget()
+                if self.neglect is not None and self.weight is not None and self._spent is None:
+                    self.neglect.dropped(self.weight)
 
     def _settle(self) -> None:
         """What a backward computed and did not add to weight.grad, it has handed out."""
@@ -224,6 +259,8 @@ class Ledger:
         _Known.adds = backward
         if self._handed_out.rows is not None:
             self._handed_out.hold(None)
+        if self._spent is not None:
+            self._spent = None
         if grad is not None:
             self._gradient_held = weakref.ref(grad), grad._version
 

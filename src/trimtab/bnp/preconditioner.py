@@ -15,6 +15,7 @@ from trimtab.bnp import state
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.deferred import DeferredAlarm
 from trimtab.bnp.kernels import Kernels
+from trimtab.bnp.ledger import Ledger
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
@@ -153,6 +154,7 @@ class BNP:
             raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that first.")
         self._watch.start()
         self._attachment = Attachment(optimizer, mine, self._step)
+        self._watch.neglect.expect(optimizer)
         return self
 
     def detach(self) -> None:
@@ -163,6 +165,7 @@ class BNP:
         if self._attachment is not None:
             self._attachment.detach()
             self._attachment = None
+            self._watch.neglect.expect(None)
         self._watch.stop()
         self._alarm.check(now=True)
 
@@ -217,9 +220,13 @@ class BNP:
     def _step(self, parameters: set[int] | None, fold: bool) -> None:
         """One step over the layers whose weight is among the parameters (None: all)."""
         self._watch.synchronize()
+        eager = not torch.compiler.is_dynamo_compiling()
+        if eager and self._watch.neglect.count:
+            self._watch.neglect.stepped()
         alone = self.options.statistics == "batch" and not self._said_single_row
         updates: list[Update] = []
         unheard: list[Observer] = []
+        shared: list[tuple[Ledger, Tensor]] = []
         for observer in self._watch.suited:
             weight: nn.Parameter = observer.module._parameters["weight"]  # type: ignore[assignment]
             grad = weight.grad
@@ -229,13 +236,18 @@ class BNP:
                     unheard.append(observer)
                 else:
                     updates.append(update)
+                    if eager and len(observer.ledger.followers) > 1:
+                        _refuse_spent(observer, grad)
+                        shared.append((observer.ledger, grad))
                     if alone and not isinstance(update.batch.count, Tensor) and update.batch.count == 1:
                         self._say_single_row(observer)
         flags = self._kernels.precondition(updates, fold)
+        for ledger, grad in shared:
+            ledger.spend(grad)
         for update in updates:
             del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
         self._discard()
-        if unheard and not torch.compiler.is_dynamo_compiling():
+        if unheard and eager:
             _say_unheard(unheard)
         if fold:
             for flag in flags:
@@ -249,6 +261,14 @@ class BNP:
                 f"Layer {observer.name!r} saw a single row in a step, which has no variance of its own: with "
                 "statistics='batch' the running statistics are used in such a step."
             )
+
+
+def _refuse_spent(observer: Observer, grad: Tensor) -> None:
+    if observer.ledger.is_spent(grad):
+        raise RuntimeError(
+            f"The gradient of layer {observer.name!r} was preconditioned by another BNP since it arrived and would be "
+            "a second time; detach() one of the two, or give each its own layers (skip)."
+        )
 
 
 def _say_unheard(observers: list[Observer]) -> None:

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from trimtab.bnp import transform
 from trimtab.bnp.attachment import parameter_ids
+from trimtab.bnp.neglect import ENOUGH
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import RunningAverage
@@ -45,11 +46,13 @@ class Report:
         layers: One entry for each.
         attached: The type of the optimizer in whose steps the gradients are preconditioned; None if there is none.
         detached: Whether BNP has left the model, or is a copy: then nothing is preconditioned.
+        neglected: Whether the model is trained without steps of that optimizer: then nothing is, either.
     """
 
     layers: tuple[LayerReport, ...]
     attached: str | None = None
     detached: bool = False
+    neglected: bool = False
 
     def __str__(self) -> str:
         """The table."""
@@ -72,13 +75,19 @@ class Report:
             ).rstrip()
             for row in rows
         ]
-        when = f"in each step of the {self.attached} it is attached to" if self.attached else "when you call its step()"
-        lines.append(
-            "BNP is detached, as copies of a BNP are, and preconditions nothing: attach() it or make a new one."
-            if self.detached
-            else f"BNP preconditions {len(done)} of {len(self.layers)} modules with parameters, {when}."
-        )
+        lines.append(self._summary(len(done)))
         return "\n".join(lines)
+
+    def _summary(self, done: int) -> str:
+        if self.detached:
+            return "BNP is detached, as copies of a BNP are, and preconditions nothing: attach() it or make a new one."
+        if self.neglected:
+            return (
+                f"The model is trained without steps of the {self.attached} that BNP is attached to: detach() BNP and "
+                "attach() it to the optimizer that is in use."
+            )
+        when = f"in each step of the {self.attached} it is attached to" if self.attached else "when you call its step()"
+        return f"BNP preconditions {done} of {len(self.layers)} modules with parameters, {when}."
 
 
 def describe(watch: Watch, options: Options, optimizer: Optimizer | None) -> Report:
@@ -95,7 +104,7 @@ def describe(watch: Watch, options: Options, optimizer: Optimizer | None) -> Rep
             reason = "named in skip" if watch.skipped(name) else "not a type that BNP knows"
             layers.append(LayerReport(name, type(module).__name__, reason))
     attached = None if optimizer is None else type(optimizer).__name__
-    return Report(tuple(layers), attached, not watch.active)
+    return Report(tuple(layers), attached, not watch.active, watch.neglect.count >= ENOUGH)
 
 
 def _why_left_alone(watch: Watch, observer: Observer, parameters: set[int] | None) -> str | None:
@@ -103,6 +112,8 @@ def _why_left_alone(watch: Watch, observer: Observer, parameters: set[int] | Non
         return "BNP is detached"
     if parameters is not None and id(observer.weight) not in parameters:
         return "its weight is not in the attached optimizer"
+    if watch.neglect.count >= ENOUGH:
+        return "the attached optimizer makes no steps"
     return watch.why_left_alone(observer)
 
 

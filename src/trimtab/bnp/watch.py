@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import layer_type
+from trimtab.bnp.neglect import Neglect
 from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
@@ -26,6 +27,7 @@ class Watch:
         model: The model.
         observers: By the layer's name, in the order of the model's modules.
         suited: Those of layers that can be preconditioned, as of the last `synchronize`.
+        neglect: Whether the model is trained without BNP's steps.
     """
 
     def __init__(self, model: nn.Module, options: Options, skip: tuple[str, ...], kernels: Kernels) -> None:
@@ -38,6 +40,7 @@ class Watch:
         self.model = model
         self.observers: dict[str, Observer] = {}
         self.suited: list[Observer] = []
+        self.neglect = Neglect()
         self._options = options
         self._kernels = kernels
         self._skip = skip
@@ -61,13 +64,8 @@ class Watch:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which have no hooks and know no identities: they look at their model when it is needed."""
-        unknown = {
-            "_contents": {"_modules": [], "_parameters": []},
-            "_children": [-1],
-            "_parameters": [],
-            "_owners": {},
-        }
-        return {**self.__dict__, **unknown, "_handle": None, "_active": False}
+        unseen = {"_contents": {"_modules": [], "_parameters": []}, "_children": [-1], "_parameters": [], "_owners": {}}
+        return {**self.__dict__, **unseen, "_handle": None, "_active": False, "neglect": Neglect()}
 
     @property
     def active(self) -> bool:
@@ -138,6 +136,7 @@ class Watch:
                 )
             observer = known.pop(id(module), None) or Observer(name, module, kind, self._options, self._kernels)
             observer.name = name
+            observer.ledger.neglect = self.neglect
             observers[name] = observer
         for observer in known.values():
             observer.stop()
