@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -42,12 +42,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run goes on from a checkpoint."""
+    """A run goes on from a checkpoint; `changed` are settings that are others from now on, as in a longer run."""
 
     kind: ClassVar[str] = "resumed"
     step: int
     machine: str
     execution: str = ""
+    changed: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """A training run as its records tell it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab.records.events import EVENTS, Evaluated, Probed, RunEnded, RunStarted, Trained, read_events
+from trimtab.records.events import EVENTS, Evaluated, Probed, Resumed, RunEnded, RunStarted, Trained, read_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class History:
 
     Attributes:
         folder: Where.
-        started: How it began, with its settings.
+        started: How it began, with its settings (those of now, if it was made longer).
         trained: The stretches of training.
         evaluated: The evaluations.
         ended: How it ended; None while it runs, and after a crash.
@@ -41,9 +41,13 @@ class History:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         if not events or not isinstance(events[0], RunStarted):
             raise ValueError(f"{path} does not begin with the start of a run.")
+        started = events[0]
+        for event in events:
+            if isinstance(event, Resumed) and event.changed:
+                started = replace(started, settings={**started.settings, **event.changed})
         return cls(
             folder,
-            events[0],
+            started,
             tuple(event for event in events if isinstance(event, Trained)),
             tuple(event for event in events if isinstance(event, Evaluated)),
             events[-1] if isinstance(events[-1], RunEnded) else None,

@@ -16,13 +16,12 @@ except ImportError:  # no locks on this system
     fcntl = None  # type: ignore[assignment]
 
 from trimtab.records import EVENTS, UNFINISHED, whole_file
+from trimtab.training.extending import CHANGEABLE, LENGTH, lengthened
 from trimtab.training.run import CHECKPOINT
 from trimtab.training.settings import Settings, from_mapping
 
 SETTINGS = "settings.yaml"
 FILES = (CHECKPOINT, EVENTS, SETTINGS)
-CHANGEABLE = ("step",)
-"""Settings that may be others when a run goes on: its results do not depend on them."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -90,11 +89,16 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
         if foreign and not ours:
             raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
         remove(folder)
-        told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
-        with whole_file(folder / SETTINGS) as file:
-            file.write(yaml.safe_dump(told, sort_keys=False).encode())
+        write_settings(folder, settings)
     except OSError as error:
         raise _cannot_write(folder, error) from error
+
+
+def write_settings(folder: Path, settings: Settings) -> None:
+    """Put the settings of a run into its folder, in the place of others."""
+    told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
+    with whole_file(folder / SETTINGS) as file:
+        file.write(yaml.safe_dump(told, sort_keys=False).encode())
 
 
 def holds(folder: Path, settings: Settings) -> bool:
@@ -113,7 +117,9 @@ def remove(folder: Path) -> None:
 
 
 def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
-    """The settings of the run in a folder, which those given now must not contradict, but for how steps are taken.
+    """The settings of the run in a folder, which those given now must not contradict.
+
+    How steps are taken may be another way, and the length another one; whether it can be is seen at its checkpoint.
 
     Raises:
         ValueError: If there is no run, or if it has other settings.
@@ -122,12 +128,12 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
         raise ValueError(f"there is no run in {folder} to go on with; leave out --resume to start one")
     saved = Settings(**read_settings(folder / SETTINGS))
     for name, value in given.items():
-        if name not in CHANGEABLE and getattr(saved, name) != value:
+        if name not in (*CHANGEABLE, *LENGTH) and getattr(saved, name) != value:
             raise ValueError(
                 f"the run in {folder} has {name} {getattr(saved, name)!r}, not {value!r}; "
                 "leave that out to go on with it, or start another with --out"
             )
-    return replace(saved, **{name: given[name] for name in CHANGEABLE if name in given})
+    return lengthened(replace(saved, **{name: given[name] for name in CHANGEABLE if name in given}), given)
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:

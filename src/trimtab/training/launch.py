@@ -48,7 +48,8 @@ def launch(
             folders.begin(folder, session.settings, force=force)
         run = Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)
         if resume and (folder / CHECKPOINT).exists():
-            run.resume()
+            if run.resume():
+                folders.write_settings(folder, session.settings)
         else:
             run.begin(command, versions(), asdict(session.settings))
         try:

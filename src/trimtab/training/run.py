@@ -15,6 +15,7 @@ from torch import Tensor
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint
 from trimtab.training.clock import Clock
+from trimtab.training.extending import changes
 from trimtab.training.probing import monitor
 from trimtab.training.session import Session
 from trimtab.training.settings import settled
@@ -102,12 +103,23 @@ class Run:
         where, how = hardware(self.session.device), self.session.execution
         self._record(RunStarted(settings, command, where, versions, parameters, how))
 
-    def resume(self) -> None:
-        """Go on from the checkpoint; records of steps that it does not know are taken back."""
+    def resume(self) -> dict[str, Any]:
+        """Go on from the checkpoint; records of steps that it does not know are taken back.
+
+        Returns:
+            The settings in which the run is longer from now on.
+
+        Raises:
+            ValueError: If the checkpoint is another run's, or cannot be gone on with like this.
+        """
         assert self._folder is not None
         path = self._folder / CHECKPOINT
         state = checkpoint.load(path, self.session.device)
+        session, where = self.session, str(self._folder)
         try:
+            # Checkpoints of earlier versions do not say.
+            told = state.get("settings")
+            changed = {} if told is None else changes(told, session.settings, session.steps_per_epoch, where)
             self.session.restore(state["session"])
             self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
             self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
@@ -115,7 +127,8 @@ class Run:
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
         self._log = EventLog(self._folder / EVENTS, keep=keep)
-        self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution))
+        self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution, changed))
+        return changed
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
@@ -181,7 +194,9 @@ class Run:
     def _record_training(self) -> bool:
         """Record the last steps; False if the training has come apart."""
         self._clock.stop()
-        loss, accuracy = self.session.take_means()
+        # At an end between two records the sums are kept, for a run that will be longer.
+        between = self.session.step % self.session.settings.log_every != 0
+        loss, accuracy = self.session.means() if between else self.session.take_means()
         lr = self.session.schedule.at(self.session.step - 1)
         self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._clock.seconds))
         self._last = loss, accuracy

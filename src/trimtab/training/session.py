@@ -166,11 +166,16 @@ class Session:
 
     def take_means(self) -> tuple[float, float | None]:
         """Mean loss and accuracy over the steps since the last call; this waits for the device."""
-        loss = self._loss_sum.item() / max(self._summed, 1)
-        accuracy = self._correct.item() / max(self._summed * self.batch_size, 1) if self.dataset.classes else None
+        means = self.means()
         self._loss_sum.zero_()
         self._correct.zero_()
         self._summed = 0
+        return means
+
+    def means(self) -> tuple[float, float | None]:
+        """The same, and the next call is over these steps too."""
+        loss = self._loss_sum.item() / max(self._summed, 1)
+        accuracy = self._correct.item() / max(self._summed * self.batch_size, 1) if self.dataset.classes else None
         return loss, accuracy
 
     @torch.no_grad()

@@ -1,0 +1,55 @@
+"""Going on with a run, also for longer than it was planned."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from trimtab.training.settings import Settings, settled
+
+CHANGEABLE = ("step",)
+"""Settings that may be others when a run goes on: its results do not depend on them."""
+LENGTH = ("epochs", "steps")
+
+
+def lengthened(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """With the length that is given, if one is: steps and epochs are two ways to say one thing."""
+    told = {name: given[name] for name in LENGTH if given.get(name) is not None}
+    return replace(settings, epochs=told.get("epochs"), steps=told.get("steps")) if told else settings
+
+
+def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, where: str) -> dict[str, Any]:
+    """What a run that was saved with some settings gets when it goes on with others: a larger length, or nothing.
+
+    The learning rate must not depend on the length. The longer run is then, to the bit, the one that was so long from
+    the beginning; only where evaluations are spread evenly over the run they come at other steps.
+
+    Raises:
+        ValueError: If something else differs, or the length cannot be that.
+    """
+    own = asdict(wanted)
+    other = [name for name in own if name not in (*CHANGEABLE, *LENGTH) and saved.get(name) != own[name]]
+    if other:
+        words = ", ".join(f"{name} {saved.get(name)!r} (now {own[name]!r})" for name in other)
+        raise ValueError(
+            f"the checkpoint in {where} was saved with {words}; go on with the settings it has, or start another run "
+            "with --out"
+        )
+    longer = {name: own[name] for name in LENGTH if saved.get(name) != own[name]}
+    if not longer:
+        return {}
+    before = _total(saved["epochs"], saved["steps"], steps_per_epoch)
+    after = _total(wanted.epochs, wanted.steps, steps_per_epoch)
+    if after < before:
+        raise ValueError(
+            f"the run in {where} has {before} steps: it can be made longer, not shorter, and {after} are fewer"
+        )
+    if after > before and wanted.schedule == "cosine":
+        raise ValueError(
+            f"the run in {where} has schedule cosine, whose learning rate falls to 0 at the last step, so that a "
+            "longer run would have been another one from the first step on; start that with --out"
+        )
+    return longer
+
+
+def _total(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:
+    return steps or settled(epochs) * steps_per_epoch
