@@ -1,5 +1,6 @@
 """Bad input gets a clear error, and nothing is changed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,7 +74,54 @@ def test_a_sparse_gradient_is_refused_before_anything_is_changed(fast: bool) -> 
     model(torch.randn(5, 3)).sum().backward()
     model[1].weight.grad = model[1].weight.grad.to_sparse()
     before = [parameter.grad.to_dense().clone() for parameter in model.parameters()]
-    with pytest.raises(ValueError, match=r"A weight of shape \(2, 4\) has a sparse_coo gradient.*skip"):
+    with pytest.raises(ValueError, match=r"A gradient of shape \(2, 4\) is sparse_coo.*skip"):
         bnp.step()
     assert all(torch.equal(p.grad.to_dense(), b) for p, b in zip(model.parameters(), before, strict=True))
     assert [layer.steps for layer in bnp.report().layers] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("gradient", "problem"),
+    [
+        (lambda grad: grad.to_sparse(), "is sparse_coo"),
+        (lambda grad: grad.long(), "is int64"),
+        (lambda grad: grad[:1].expand(grad.shape), "is expanded"),
+        (lambda grad: torch.ones(3), "has 3 numbers instead of 2"),
+        (lambda grad: torch._efficientzerotensor(grad.shape), "zeros without memory"),
+    ],
+)
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_bias_gradient_that_cannot_be_changed_is_refused(
+    fast: bool, gradient: Callable[[torch.Tensor], torch.Tensor], problem: str
+) -> None:
+    """In the first step, and where the last step's way to the kernel could be taken."""
+    layer = nn.Linear(4, 2)
+    with trimtab.BNP(layer, fast=fast) as bnp:
+        for _ in range(2):
+            layer.zero_grad()
+            layer(torch.randn(5, 4)).square().sum().backward()
+            assert layer.weight.grad is not None and layer.bias.grad is not None
+            before, good = layer.weight.grad.clone(), layer.bias.grad
+            layer.bias.grad = layer.bias.grad.clone()
+            if good.layout is gradient(good).layout:
+                layer.bias.grad.data = gradient(good)
+            else:
+                layer.bias.grad = gradient(good)
+            with pytest.raises(ValueError, match=f"{problem}.*skip"):
+                bnp.step()
+            assert torch.equal(layer.weight.grad, before)
+            layer.bias.grad = good
+            bnp.step()
+
+
+def test_a_step_within_autocast_rounds_nothing() -> None:
+    results = []
+    for within in (False, True):
+        torch.manual_seed(0)
+        layer = nn.Linear(40, 3)
+        with trimtab.BNP(layer, fast=False) as bnp:
+            layer(1 + torch.randn(5, 40)).square().sum().backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=within):
+                bnp.step()
+        results.append(layer.bias.grad)
+    torch.testing.assert_close(*results)

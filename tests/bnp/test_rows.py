@@ -551,3 +551,17 @@ def test_low_precision_parameters(dtype: torch.dtype) -> None:
         assert theirs.grad is not None
         assert theirs.grad.dtype == dtype
         torch.testing.assert_close(ours.grad.to(dtype), theirs.grad, rtol=0, atol=0)
+
+
+def test_a_weight_that_is_frozen_between_forward_and_backward() -> None:
+    layer = nn.Linear(3, 2)
+    with trimtab.BNP(layer) as bnp:
+        y = layer(torch.randn(4, 3))
+        layer.weight.requires_grad_(False)
+        y.sum().backward()
+        layer.weight.requires_grad_(True)
+        layer.zero_grad()
+        layer(torch.randn(4, 3)).square().sum().backward()
+        before = layer.weight.grad.clone()
+        bnp.step()
+        assert not torch.equal(layer.weight.grad, before)

@@ -192,9 +192,10 @@ class Ledger:
         Most layers need no hook for that: another one is reached before, and its gradient was added. It is for those
         that come first, whose weights are used without them, or that are compiled.
         """
-        if not self._looks_before and self.weight is not None:
+        weight = self.weight
+        if not self._looks_before and weight is not None and weight.requires_grad:  # it may be frozen by now
             self._looks_before = True
-            self._handles.append(self.weight.register_hook(self._gradient))
+            self._handles.append(weight.register_hook(self._gradient))
 
     def _begin(self, backward: int) -> None:
         """A backward has come to the layer's output."""

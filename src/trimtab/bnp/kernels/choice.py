@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -74,20 +75,38 @@ def _kernel(update: Update) -> str:
     return "gpu" if update.weight.is_cuda and _gpu() is not None and _gpu().takes(update) else "plain"
 
 
-def _refuse_sparse(updates: Iterable[Update]) -> None:
+def _refuse_gradients(updates: Iterable[Update]) -> None:
     """Refuse gradients that nothing can be done with, before any is changed."""
     for update in updates:
-        if update.weight.layout is not torch.strided:
-            kind = str(update.weight.layout).removeprefix("torch.")
-            raise ValueError(
-                f"A weight of shape {tuple(update.weight.shape)} has a {kind} gradient, which BNP cannot precondition; "
-                "name its layer in skip."
-            )
+        groups, outputs, _, _ = update.shape
+        for grad, numbers in ((update.weight, update.numel), (update.bias, groups * outputs)):
+            if grad is not None and (problem := _problem_of(grad, numbers)) is not None:
+                raise ValueError(
+                    f"A gradient of shape {tuple(grad.shape)} {problem}, so that BNP cannot precondition it; name its "
+                    "layer in skip."
+                )
+
+
+def _problem_of(grad: Tensor, numbers: int) -> str | None:
+    """Why a gradient cannot be preconditioned, in a few words; None if it can."""
+    if grad.layout is not torch.strided:
+        return f"is {str(grad.layout).removeprefix('torch.')}"
+    if not grad.is_floating_point():
+        return f"is {str(grad.dtype).removeprefix('torch.')}"
+    if grad.numel() != numbers:
+        return f"has {grad.numel()} numbers instead of {numbers}"
+    if not torch.compiler.is_dynamo_compiling() and grad._is_zerotensor():  # compiled code has none
+        return "is a tensor of zeros without memory"
+    if any(size > 1 and stride == 0 for size, stride in zip(grad.shape, grad.stride(), strict=True)):
+        return "is expanded, so that several of its numbers are one in memory"
+    return None
 
 
 def _plainly(updates: Iterable[Update], options: Options, fold: bool) -> list[Tensor]:
     """The plain way for some layers; returns flags that are true where something was not finite."""
-    with torch.no_grad():
+    # Autocast would multiply a weight's gradient by the means in bfloat16.
+    exactly = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+    with torch.no_grad(), exactly:
         accepted = [plain(update, options, fold) for update in updates]
     return [~flag if isinstance(flag, Tensor) else torch.tensor(True) for flag in accepted if flag is not True]
 
@@ -136,7 +155,7 @@ class Kernels:
         """
         options = self._options
         if not options.fast or torch.compiler.is_dynamo_compiling():  # the compiler makes kernels of its own
-            _refuse_sparse(updates)
+            _refuse_gradients(updates)
             return _plainly(updates, options, fold)
         on_cpu: dict[torch.dtype, list[bytes]] = {}
         on_gpu: dict[torch.device, tuple[list[Update], list[bytes]]] = {}
@@ -159,7 +178,7 @@ class Kernels:
             changed.append(weight)
             if update.bias is not None:
                 changed.append(update.bias)
-        _refuse_sparse(rest)
+        _refuse_gradients(rest)
         flags: list[Tensor] = []
         if on_cpu and native.precondition(on_cpu, self._told[fold]):
             flags.append(torch.ones((), dtype=torch.bool))
