@@ -4,9 +4,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
+
+is_jit_tracing = torch._C._get_tracing_state
+"""Something while torch.jit.trace runs a model, or what uses it: a graph for TensorBoard, the older ONNX export."""
+
+
+class CannotScriptError(RuntimeError, AttributeError):
+    """What torch.jit.script comes upon; for others who ask for a hook's name, it just has none."""
+
 
 class ModuleHook:
-    """A hook whose copies do nothing, so that copies of a model (deepcopy, pickle) are unobserved."""
+    """A hook whose copies do nothing, so that copies of a model (deepcopy, pickle) are unobserved.
+
+    What torch.jit.trace traces is not observed either: it is the model as it is without BNP.
+    """
 
     silent: ClassVar[bool] = False
     """While it is true, no hook does anything; see `unobserved`."""
@@ -17,8 +29,16 @@ class ModuleHook:
 
     def __call__(self, *args: Any) -> Any:
         """Run the function, if this is not a copy and nobody asked for silence."""
-        if self.function is not None and not ModuleHook.silent:
+        if self.function is not None and not ModuleHook.silent and not is_jit_tracing():
             self.function(*args)
+
+    @property
+    def __name__(self) -> str:
+        """Is asked for by torch.jit.script, which compiles the hooks of a model too."""
+        raise CannotScriptError(
+            "torch.jit.script cannot compile a model that BNP watches, nor a copy made of it meanwhile: detach() BNP "
+            "before you script or copy the model."
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModuleHook":
         """A hook that does nothing."""

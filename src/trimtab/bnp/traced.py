@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from trimtab.bnp.hooks import ModuleHook
+from trimtab.bnp.hooks import ModuleHook, is_jit_tracing
 from trimtab.bnp.kernels import NUMBERS, SummedMoments
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
@@ -140,7 +140,8 @@ class LayerHook(ModuleHook):
         if self.function is None or ModuleHook.silent:
             return None
         if not torch.compiler.is_dynamo_compiling():
-            self.function(module, args, kwargs, output)
+            if not is_jit_tracing():
+                self.function(module, args, kwargs, output)
             return None
         if is_exporting():
             return None
