@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trimtab.data import Batches, DataError, load
+from trimtab.data import Batches, DataError, load, verify_files
 
 UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack.py"
 
@@ -30,6 +30,7 @@ def test_mnist(tmp_path: Path) -> None:
     assert data.train.targets[:5].tolist() == [5, 0, 4, 1, 9]
     assert data.train.targets.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
+    assert [file.state for file in verify_files("mnist", root)] == ["official"] * 4
     images = root / "mnist" / "train-images-idx3-ubyte.gz"
     content = gzip.decompress(images.read_bytes())
     images.write_bytes(gzip.compress(content, 1))

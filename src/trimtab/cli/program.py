@@ -4,9 +4,10 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn, TextIO
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TextIO
 
 import torch
 
@@ -50,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
     try:
-        with terminable():
+        with terminable(), _plain_warnings():
             status = _command(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()  # what Python could not write at its end it would only complain of
@@ -85,13 +86,32 @@ def _command(arguments: Sequence[str]) -> int:
     return status
 
 
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within, a warning of ours is one line without a line of code: the person who reads it has written none."""
+    before = warnings.formatwarning
+
+    def plain(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+        ours = issubclass(category, trimtab.TrimtabWarning)
+        return f"trimtab: {_in_one_line(str(message))}\n" if ours else before(message, category, *where, **more)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
 def _said(sentence: str, status: int) -> int:
     """Say what is wrong, in one line, whatever characters a name in it has."""
-    line = sentence.replace("\n", " ")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     with suppress(OSError):  # nobody is there to hear it
-        print("trimtab:", shown, file=sys.stderr, flush=True)
+        print("trimtab:", _in_one_line(sentence), file=sys.stderr, flush=True)
     return status
+
+
+def _in_one_line(sentence: str) -> str:
+    line = sentence.replace("\n", " ")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _flushed_or_silenced(stream: TextIO | None) -> None:
