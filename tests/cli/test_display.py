@@ -56,7 +56,7 @@ def test_compare_and_probe_print_lines_without_a_terminal(tmp_path: Any, capsys:
 def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, file = Clock(), io.StringIO()
     monkeypatch.setattr(time, "monotonic", clock)
-    monkeypatch.setattr(display, "Console", lambda **_: Console(file=file))
+    monkeypatch.setattr(display, "Terminal", lambda **_: Console(file=file))
     with display.display_comparison() as show:
         for second in range(601):
             clock.now = 100.0 + second
@@ -71,7 +71,7 @@ def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bar_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     terminal = Console(file=file, force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(display, "Console", lambda **_: terminal)
+    monkeypatch.setattr(display, "Terminal", lambda **_: terminal)
     with display.display("name") as show:
         show(Progress(500, 15000, 10.2, 0.12345, 0.987, "validation", 0.9612, 123456.0))
     shown = [part for line in file.getvalue().split("\n") for part in line.split("\r")]

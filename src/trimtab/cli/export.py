@@ -1,10 +1,9 @@
 """`trimtab export`: a trained network as one file."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import CommandError
+from trimtab.cli.common import FAILED, CommandError, place
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -19,8 +18,8 @@ def add(commands: "Commands") -> None:
         "into one file. trimtab.load_run(FILE) gives the network; torch.load(FILE, weights_only=True) reads it "
         "without trimtab.",
     )
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument("file", type=Path, metavar="FILE", help="file to write, such as model.pt")
+    parser.add_argument("folder", type=place, metavar="RUN", help="folder of the run")
+    parser.add_argument("file", type=place, metavar="FILE", help="file to write, such as model.pt")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.set_defaults(run=run)
 
@@ -33,10 +32,8 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{options.file} is there already; overwrite it with --force, or name another file")
     try:
         loaded = export_run(options.folder, options.file)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
     except OSError as error:
-        raise CommandError(f"cannot write {options.file}: {error.strerror or error}") from error
+        raise CommandError(f"cannot write {options.file}: {error.strerror or error}", FAILED) from error
     words = [f"{loaded.settings.network} trained on {loaded.settings.data} by {loaded.settings.method}"]
     words.append(f"{loaded.step} steps")
     if loaded.evaluated is not None:

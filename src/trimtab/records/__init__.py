@@ -1,6 +1,7 @@
 """What happened, as plain data (standard library only)."""
 
 from trimtab.records.atomic import UNFINISHED, whole_file
+from trimtab.records.checking import checked, shown
 from trimtab.records.comparison import RESULTS, RUNS, Candidate, Cell, Comparison, Metric, Trial
 from trimtab.records.events import (
     EVENTS,
@@ -38,10 +39,12 @@ __all__ = [
     "Trained",
     "Trial",
     "Verdict",
+    "checked",
     "find_runs",
     "machine",
     "memory",
     "read_events",
+    "shown",
     "usable_cores",
     "whole_file",
 ]

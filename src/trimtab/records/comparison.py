@@ -2,18 +2,20 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from trimtab.records.atomic import whole_file
+from trimtab.records.checking import checked
 
 SCHEMA = 2
 RESULTS = "results.json"
 RUNS = "runs"
 """The folder of a comparison's runs, beside its results."""
 Metric = Literal["accuracy", "loss"]
+R = TypeVar("R", "Candidate", "Trial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +154,49 @@ class Comparison:
             content = json.loads(path.read_bytes())
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON: {error}") from error
         schema = content.pop("schema", None) if isinstance(content, dict) else None
         if schema != SCHEMA:
-            raise ValueError(f"{path} has schema {schema}; this trimtab reads {SCHEMA}.")
+            raise ValueError(f"{path} has schema {schema!r}; this trimtab reads {SCHEMA}.")
         try:
-            cells = tuple(_cell(entry) for entry in content.pop("cells"))
-            train, validation, test = content.pop("parts")  # a list in JSON
-            return cls(**content, parts=(train, validation, test), cells=cells)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            parts = tuple(_listed(content, "parts"))
+            if len(parts) != 3 or not all(type(part) is int and part >= 0 for part in parts):
+                raise ValueError("parts are not three numbers of samples")
+            cells = tuple(_cell(entry) for entry in _listed(content, "cells"))
+            return checked(cls, {**content, "parts": parts, "cells": cells})
+        except ValueError as error:
             raise ValueError(f"{path} is not the result of a comparison: {error}") from error
 
 
-def _cell(entry: dict[str, Any]) -> Cell:
-    entry.pop("mean")
-    candidates = tuple(Candidate(**candidate) for candidate in entry.pop("candidates"))
-    trials = tuple(Trial(**trial) for trial in entry.pop("trials"))
-    trials = tuple(replace(t, value=math.inf) if t.value is None else t for t in trials)
-    return Cell(**entry, candidates=candidates, trials=trials)
+def _cell(entry: Any) -> Cell:
+    if not isinstance(entry, dict):
+        raise ValueError("cells are not all fields with their names")
+    candidates = tuple(_run(Candidate, candidate) for candidate in _listed(entry, "candidates"))
+    # JSON has no infinity
+    trials = (_infinite(trial) for trial in _listed(entry, "trials"))
+    told = {**entry, "candidates": candidates, "trials": tuple(_run(Trial, trial) for trial in trials)}
+    told.pop("mean", None)
+    return checked(Cell, told)
+
+
+def _listed(content: dict[str, Any], name: str) -> list[Any]:
+    value = content.get(name)
+    if not isinstance(value, list):
+        raise ValueError(f"it has no list of {name}")
+    return value
+
+
+def _run(cls: type[R], entry: Any) -> R:
+    """A candidate or a trial; its run is a folder beside the others, not somewhere else."""
+    made = checked(cls, entry)
+    if made.run in ("", ".", "..") or "/" in made.run or "\\" in made.run or "\0" in made.run:
+        raise ValueError(f"run is {made.run!r}, not the name of a folder")
+    return made
+
+
+def _infinite(trial: Any) -> Any:
+    return {**trial, "value": math.inf} if isinstance(trial, dict) and trial.get("value", 0) is None else trial
 
 
 def _finite(value: float | None) -> float | None:

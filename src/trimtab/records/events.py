@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, BinaryIO, ClassVar, Literal
+
+from trimtab.records.checking import checked
 
 SCHEMA = 1
 EVENTS = "events.jsonl"
@@ -136,14 +138,19 @@ class EventLog:
         """Open the file; of one that is there, keep the first so many bytes (None: start anew).
 
         Raises:
-            ValueError: If there are not so many.
+            ValueError: If there are not so many, or if they do not end with an event.
         """
-        if keep is not None and (not path.exists() or path.stat().st_size < keep):
+        if keep is None:
+            self._file: BinaryIO = path.open("wb")
+            return
+        if not path.exists() or path.stat().st_size < keep:
             raise ValueError(f"{path} is missing or was cut off: the checkpoint knows of {keep} bytes of records.")
-        self._file = path.open("r+b" if keep is not None else "wb")
-        if keep is not None:
-            self._file.truncate(keep)
-            self._file.seek(keep)
+        self._file = path.open("r+b")
+        self._file.seek(max(keep - 1, 0))
+        if keep and self._file.read(1) != b"\n":
+            self._file.close()
+            raise ValueError(f"{path} is not that of the checkpoint: there is no end of a line after {keep} bytes.")
+        self._file.truncate(keep)
 
     def write(self, event: Event) -> None:
         """Append one event."""
@@ -174,13 +181,16 @@ def read_events(path: Path) -> Iterator[Event]:
         try:
             content = json.loads(line)
             kind, schema = _KINDS[content.pop("kind")], content.pop("schema")
-            event = kind(**_decoded(content)) if schema == SCHEMA else None
-        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             if number == len(lines):  # cut off: no line break after it
                 return
             raise ValueError(f"{path}, line {number}: this is no event of a run.") from error
-        if event is None:
-            raise ValueError(f"{path} has schema {schema}; this trimtab reads {SCHEMA}.")
+        if schema != SCHEMA:
+            raise ValueError(f"{path} has schema {schema!r}; this trimtab reads {SCHEMA}.")
+        try:
+            event = checked(kind, _decoded(content))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: this is no event of a run: {error}.") from error
         yield event
 
 

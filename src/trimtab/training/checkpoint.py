@@ -1,6 +1,7 @@
 """A run's state on the disk: whole or not there."""
 
 import errno
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
         ValueError: If it is not one that this trimtab wrote.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises many kinds for a file that is cut off or foreign
-        raise ValueError(f"{path} is not a checkpoint of a run: {error}") from error
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is not a checkpoint that this trimtab can read.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of files that are refused anyway
+            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # torch raises many kinds for what is cut off or foreign, and advises to trust it
+        raise ValueError(f"{path} is not a checkpoint of a run, or is damaged; nothing in it was executed") from error
+    schema = state.get("schema") if isinstance(state, dict) else None
+    if type(schema) is not int or schema != SCHEMA:
+        raise ValueError(f"{path} is not a checkpoint that this trimtab can read")
     return state

@@ -11,6 +11,10 @@ CHANGEABLE = ("step",)
 LENGTH = ("epochs", "steps")
 
 
+class OtherSettings(ValueError):  # noqa: N818
+    """A run that cannot be gone on with because its settings are others."""
+
+
 def lengthened(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """With the length that is given, if one is: steps and epochs are two ways to say one thing."""
     told = {name: given[name] for name in LENGTH if given.get(name) is not None}
@@ -24,13 +28,13 @@ def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, wh
     the beginning; only where evaluations are spread evenly over the run they come at other steps.
 
     Raises:
-        ValueError: If something else differs, or the length cannot be that.
+        OtherSettings: If something else differs, or the length cannot be that.
     """
     own = asdict(wanted)
     other = [name for name in own if name not in (*CHANGEABLE, *LENGTH) and saved.get(name) != own[name]]
     if other:
         words = ", ".join(f"{name} {saved.get(name)!r} (now {own[name]!r})" for name in other)
-        raise ValueError(
+        raise OtherSettings(
             f"the checkpoint in {where} was saved with {words}; go on with the settings it has, or start another run "
             "with --out"
         )
@@ -40,11 +44,11 @@ def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, wh
     before = _total(saved["epochs"], saved["steps"], steps_per_epoch)
     after = _total(wanted.epochs, wanted.steps, steps_per_epoch)
     if after < before:
-        raise ValueError(
+        raise OtherSettings(
             f"the run in {where} has {before} steps: it can be made longer, not shorter, and {after} are fewer"
         )
     if after > before and wanted.schedule == "cosine":
-        raise ValueError(
+        raise OtherSettings(
             f"the run in {where} has schedule cosine, whose learning rate falls to 0 at the last step, so that a "
             "longer run would have been another one from the first step on; start that with --out"
         )

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
-from trimtab.training import checkpoint
+from trimtab.training import checkpoint, restoring
 from trimtab.training.clock import Clock
-from trimtab.training.extending import changes
+from trimtab.training.extending import OtherSettings, changes
 from trimtab.training.probing import monitor
 from trimtab.training.session import Session
 from trimtab.training.settings import settled
@@ -115,19 +115,23 @@ class Run:
         assert self._folder is not None
         path = self._folder / CHECKPOINT
         state = checkpoint.load(path, self.session.device)
-        session, where = self.session, str(self._folder)
+        session = self.session
         try:
-            # Checkpoints of earlier versions do not say.
-            told = state.get("settings")
-            changed = {} if told is None else changes(told, session.settings, session.steps_per_epoch, where)
-            self.session.restore(state["session"])
-            self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
-            self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
-            keep = int(state["log"])
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{path} does not belong to this run: {str(error).splitlines()[0]}") from error
-        self._log = EventLog(self._folder / EVENTS, keep=keep)
-        self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution, changed))
+            told = restoring.saved_settings(state)
+            changed = (
+                {} if told is None else changes(told, session.settings, session.steps_per_epoch, str(self._folder))
+            )
+            restoring.check(state, session)
+            session.restore(state["session"])
+        except OtherSettings:
+            raise
+        except (ValueError, RuntimeError) as error:  # a generator's state, say, of which only torch knows
+            why = str(error).splitlines()[0].rstrip(".")
+            raise ValueError(f"{path} does not belong to this run: {why}; begin it anew with --force") from error
+        self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
+        self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
+        self._log = EventLog(self._folder / EVENTS, keep=state["log"])
+        self._record(Resumed(session.step, hardware(session.device), session.execution, changed))
         return changed
 
     def train(self) -> Ending:
