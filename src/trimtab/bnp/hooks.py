@@ -23,13 +23,19 @@ class ModuleHook:
     silent: ClassVar[bool] = False
     """While it is true, no hook does anything; see `unobserved`."""
 
-    def __init__(self, function: Any = None) -> None:
-        """Call `function` with whatever the hook is called with."""
+    def __init__(self, function: Any = None, *, even_if_silent: bool = False) -> None:
+        """Call `function` with whatever the hook is called with, also while others are silent if that is wanted."""
         self.function = function
+        self.even_if_silent = even_if_silent
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this is not a copy and nobody asked for silence."""
+        return self.function is not None and (self.even_if_silent or not ModuleHook.silent)
 
     def __call__(self, *args: Any) -> Any:
-        """Run the function, if this is not a copy and nobody asked for silence."""
-        if self.function is not None and not ModuleHook.silent and not is_jit_tracing():
+        """Run the function, if the hook is on."""
+        if self.is_on and not is_jit_tracing():
             self.function(*args)
 
     @property

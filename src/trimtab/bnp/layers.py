@@ -7,6 +7,7 @@ Another type is added in the same way, from anywhere:
         return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -48,12 +49,23 @@ class LayerType:
         spatial: The values of the option `spatial` that this type can do.
         by_shape: Whether inputs of one shape have rows that differ in nothing but their moments, which are those of
             `kernels.moments` with `kept`.
+        operation: The function of torch.nn.functional that multiplies the weight; None for a registered type.
+        methods: PyTorch's own methods that call it, by name.
     """
 
     observe: Observe
     units: Units
     spatial: Collection[str]
     by_shape: bool = False
+    operation: Callable[..., Tensor] | None = None
+    methods: tuple[tuple[str, Any], ...] = ()
+
+    def is_overridden_in(self, module: nn.Module) -> bool:
+        """Whether other code than PyTorch's own decides what the weight multiplies.
+
+        That is so in a subclass with a `forward` of its own, and in an instance whose `forward` was replaced.
+        """
+        return any(name in module.__dict__ or getattr(type(module), name) is not own for name, own in self.methods)
 
 
 _TYPES: dict[type[nn.Module], LayerType] = {}
@@ -182,10 +194,50 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
     return amounts
 
 
+def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str | None:
+    """Why rows cannot be those of a layer with this weight, in a few words; None if they can.
+
+    Args:
+        rows: What a function for a type of layer has returned.
+        weight: The layer's weight.
+        units: Its shape as (groups, outputs, inputs, sites).
+    """
+    if not isinstance(rows, Rows) or not isinstance(rows.moments, Moments):
+        return f"the function registered for its type returned {type(rows).__name__} instead of Rows of Moments"
+    moments, (groups, _, inputs, sites) = rows.moments, units
+    if isinstance(moments, kernels.KernelMoments):
+        shapes = [moments.shape]  # the rest is as the kernels write it
+    else:
+        found = (moments.mean, moments.variance)
+        if not all(isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point() for x in found):
+            return "the mean and the variance of its rows are not tensors of floating-point numbers"
+        if any(x.is_meta is not weight.is_meta for x in found):
+            return "the mean and the variance of its rows are on another device than its weight"
+        shapes = [x.shape for x in found]
+    columns = groups * inputs
+    for shape in shapes:
+        if tuple(shape) not in ((columns,), (columns, sites), (columns, *weight.shape[2:])):
+            return f"its rows have columns of shape {tuple(shape)}, but its weight has {columns} inputs"
+    if len(set(shapes)) > 1:
+        return "the mean and the variance of its rows have different shapes"
+    for name, number in (("count", moments.count), ("samples", rows.samples), ("outputs", rows.outputs)):
+        if not isinstance(number, Tensor) and not (isinstance(number, int | float) and 0 < number < math.inf):
+            return f"its rows have {name}={number!r}, which is not a positive number"
+    return None
+
+
+def _add_torch_type(cls: Any, operation: Callable[..., Tensor], *methods: str, **how: Any) -> None:
+    """A type of PyTorch's own, whose `methods` lead to the `operation`."""
+    _add([cls], LayerType(**how, operation=operation, methods=tuple((name, getattr(cls, name)) for name in methods)))
+
+
 # These need not be told to leave no trace in autograd: they detach what they compute with.
-_add([nn.Linear], LayerType(linear, output_first, ("channel", "site"), by_shape=True))
-_add([nn.Conv1d, nn.Conv2d, nn.Conv3d], LayerType(convolution, output_first, ("channel", "site"), by_shape=True))
-_add(
-    [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d],
-    LayerType(transposed_convolution, input_first, ("channel",)),
-)
+_BY_OUTPUT: dict[str, Any] = {"units": output_first, "spatial": ("channel", "site"), "by_shape": True}
+_add_torch_type(nn.Linear, F.linear, "forward", observe=linear, **_BY_OUTPUT)
+_add_torch_type(nn.Conv1d, F.conv1d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
+_add_torch_type(nn.Conv2d, F.conv2d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
+_add_torch_type(nn.Conv3d, F.conv3d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
+_BY_INPUT: dict[str, Any] = {"units": input_first, "spatial": ("channel",)}
+_add_torch_type(nn.ConvTranspose1d, F.conv_transpose1d, "forward", observe=transposed_convolution, **_BY_INPUT)
+_add_torch_type(nn.ConvTranspose2d, F.conv_transpose2d, "forward", observe=transposed_convolution, **_BY_INPUT)
+_add_torch_type(nn.ConvTranspose3d, F.conv_transpose3d, "forward", observe=transposed_convolution, **_BY_INPUT)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp.kernels import KernelMoments, Kernels, Recipe
-from trimtab.bnp.layers import LayerType, kept_now, output_first
+from trimtab.bnp.layers import LayerType, kept_now, misfit, output_first
 from trimtab.bnp.ledger import Ledger
 from trimtab.bnp.options import Options
+from trimtab.bnp.own_forward import OwnForward
 from trimtab.bnp.statistics import Moments, Number, Rows, RunningAverage, precision_of
-from trimtab.bnp.traced import LayerHook, Tally, is_exporting, is_parameter, observable
+from trimtab.bnp.traced import LayerHook, OwnForwardHook, Tally, is_exporting, is_parameter, observable
 from trimtab.bnp.update import Update
 
 _FOR_NOTHING = (None, None, torch.Size())
@@ -55,13 +56,15 @@ class Observer:
         self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
         self._tally = Tally()  # what compiled code has seen
         self.ledger = Ledger(self._tally)
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
+        self._own: OwnForward | None = None  # what is seen of a forward of its own
+        self._problem: str | None = None  # why the layer is left alone, if that has come out when it ran
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: without hooks, rows, addresses of memory and what is for the kernels of this machine."""
         tally = Tally()
-        without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None}
-        return {**self.__dict__, **without, "_handle": None, "_tally": tally, "ledger": Ledger(tally)}
+        without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None, "_own": None}
+        return {**self.__dict__, **without, "_handles": [], "_tally": tally, "ledger": Ledger(tally)}
 
     @property
     def weight(self) -> nn.Parameter | None:
@@ -72,18 +75,33 @@ class Observer:
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
+        if self._own is not None and not self._own.adds_bias:
+            return None
         if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
         return bias if type(bias) is nn.Parameter or is_parameter(bias) else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the layer is left alone, in a few words, if that has come out when it ran."""
+        return self._problem if self._own is None else self._own.problem or self._problem
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
         return self.kind.units(self.module, weight)
 
-    def shape(self, weight: Tensor) -> tuple[int, int, int, int]:
-        """The shape of the view that `units` gives."""
+    def shape(self, weight: Tensor) -> tuple[int, int, int, int] | None:
+        """The shape of the view that `units` gives; None, and a problem, if it gives none."""
         if self._shape is None or self._shape[0] != weight.shape:
-            groups, outputs, inputs, sites = self.units(torch.empty(weight.shape, device="meta")).shape
+            like = torch.empty(weight.shape, device="meta")
+            try:
+                units = self.units(like)
+                groups, outputs, inputs, sites = units.shape
+            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+                units = None
+            if units is None or units._base is not like or units.numel() != like.numel():
+                self._problem = f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say"
+                return None
             self._shape = weight.shape, (groups, outputs, inputs, sites)
         return self._shape[1]
 
@@ -105,11 +123,13 @@ class Observer:
         return self.ledger.handed_out
 
     def update(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> Update | None:
-        """What the step of this layer is about; None if no input was seen.
+        """What the step of this layer is about; None if no input was seen, or if there is a `problem`.
 
         Raises:
             ValueError: If its running averages are for other inputs.
         """
+        if self.problem is not None:
+            return None
         rows, token = self.ledger.accumulated, self._tally.token
         if rows is None or (token is not None and token.grad is not None):
             rows = self.pending
@@ -128,6 +148,12 @@ class Observer:
             last.weight, last.batch = grad, batch
             last.bias = None if bias is None else bias.grad
             return last
+        if grad.shape != weight.shape:
+            self._problem = f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight.shape)}"
+            return None
+        shape = self._fitting_shape(rows, weight)
+        if shape is None:
+            return None
         batch = rows.columns().to(weight.device)
         self._check(batch)
         if token is not None and token.device != weight.device:  # the model was moved; these sums have been, too
@@ -140,7 +166,7 @@ class Observer:
             samples=rows.samples,
             outputs=rows.outputs,
             units=self.units,
-            shape=self.shape(weight),
+            shape=shape,
             by_output=self.kind.units is output_first,
         )
         if self._recipe is not None and type(batch) is KernelMoments:
@@ -169,11 +195,36 @@ class Observer:
         self.ledger.restore(accumulated, handed_out)
 
     def start(self) -> None:
-        """Put the hook on the layer, if it is not."""
-        if self._handle is None:
-            hook = LayerHook(self._forward, self.kind, self.options, self._tally)
-            self._handle = self.module.register_forward_hook(hook, with_kwargs=True)
+        """Put the hooks on the layer, if they are not."""
+        if not self._handles:
+            self.hook()
             self._follow(self.weight)
+
+    def hook(self, *, even_if_silent: bool = False) -> None:
+        """Put the hooks on the layer's calls."""
+        told, module = (self.kind, self.options, self._tally), self.module
+        if self.kind.is_overridden_in(module):
+            own = OwnForwardHook(module, self._multiplied, *told, even_if_silent=even_if_silent)
+            self._own = own.forward
+            self._handles = [
+                module.register_forward_pre_hook(own.before()),
+                module.register_forward_hook(own, always_call=True),
+            ]
+        else:
+            hook = LayerHook(self._forward, *told, even_if_silent=even_if_silent)
+            self._handles = [module.register_forward_hook(hook, with_kwargs=True)]
+
+    def unhook(self) -> None:
+        """Take the hooks off the layer's calls."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._own = [], None
+
+    def look_again(self) -> None:
+        """See to it that the hooks are those for the layer's `forward`, which may have been replaced."""
+        if self._handles and self.kind.is_overridden_in(self.module) != (self._own is not None):
+            self.unhook()
+            self.hook()
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
@@ -181,12 +232,15 @@ class Observer:
         self.ledger.follow(None)
         self._tally.clear()
         self._update, self._update_is_for = None, _FOR_NOTHING
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self.unhook()
 
     def _forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Forward hook: get the rows of the input and let them wait on the output."""
+        if self._problem is not None:
+            return
+        if "forward" in module.__dict__:  # replaced since the hooks were put on: this call was not followed
+            self.look_again()
+            return
         rows = self._rows_again(module, args, output)
         outputs: Sequence[Tensor] = (output,)
         if rows is None:
@@ -194,11 +248,23 @@ class Observer:
             if seen is None:
                 return
             x, outputs, weight = seen
-            rows = self._rows(module, x, outputs[0])
+            rows = self._rows(module, x, outputs[0], weight)
             if rows is None:
                 return
-            if weight is not self.ledger.weight:
-                self._follow(weight)
+        self._let_wait(rows, outputs)
+
+    def _multiplied(self, call: Any, x: Tensor, y: Tensor) -> None:
+        """The same where a layer with a forward of its own multiplies its weight."""
+        weight = self.weight
+        if self.problem is not None or weight is None or not weight.numel():
+            return
+        rows = self._rows_again(self.module, (x,), y) or self._rows(call, x, y, weight)
+        if rows is None:
+            return
+        self._let_wait(rows, (y,))
+
+    def _let_wait(self, rows: Rows, outputs: Sequence[Tensor]) -> None:
+        """Let rows wait until a backward comes to an output."""
         reached = self.ledger.entry(rows, self._kernels)
         for y in outputs:
             # A view that is changed in place later (Linear on three dimensions, then relu_) gets a new place in the
@@ -238,18 +304,29 @@ class Observer:
             self._kernels.let_wait(moments)
         return Rows(moments, self._recipe_is_for[1], self._recipe_is_for[2])
 
-    def _rows(self, module: nn.Module, x: Tensor, y: Tensor) -> Rows | None:
-        """The rows of any call; None if there are none."""
-        rows = self.kind.observe(module, x, y, self.options)
+    def _rows(self, layer: Any, x: Tensor, y: Tensor, weight: nn.Parameter) -> Rows | None:
+        """The rows of any call; None if there are none, or if they cannot be the layer's."""
+        rows = self.kind.observe(layer, x, y, self.options)
+        if isinstance(rows, Rows) and rows.moments.count == 0:
+            return None
+        if self._fitting_shape(rows, weight) is None:
+            return None
         found = rows.moments
         if type(found) is KernelMoments:
             if found.x is not None:
                 self._kernels.let_wait(found)
             if self.kind.by_shape:
                 self._recipe, self._recipe_is_for = found.recipe, (y.shape, rows.samples, rows.outputs)
-        elif found.count == 0:
-            return None
+        if weight is not self.ledger.weight:
+            self._follow(weight)
         return rows
+
+    def _fitting_shape(self, rows: Rows, weight: nn.Parameter) -> tuple[int, int, int, int] | None:
+        """The shape of the weight, if rows can be those of the layer; else None, and that is its problem."""
+        shape = self.shape(weight)
+        if shape is not None and (problem := misfit(rows, weight, shape)) is not None:
+            self._problem, shape = problem, None
+        return shape
 
     def _follow(self, weight: nn.Parameter | None) -> None:
         """See what becomes of this weight's gradients."""
@@ -259,8 +336,8 @@ class Observer:
 
     def _fit(self, weight: nn.Parameter | None) -> None:
         """Be ready for compiled code, which cannot make itself what it needs."""
-        if weight is not None and weight.numel():
-            self._tally.fit(weight, self.shape(weight), self.options, self._token_reached)
+        if weight is not None and weight.numel() and (shape := self.shape(weight)) is not None:
+            self._tally.fit(weight, shape, self.options, self._token_reached)
 
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer."""

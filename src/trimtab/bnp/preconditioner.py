@@ -248,7 +248,8 @@ class BNP:
             del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
         self._discard()
         if unheard and eager:
-            _say_unheard(unheard)
+            self._watch.leave_alone(unheard)
+            _say_unheard([observer for observer in unheard if observer.problem is None])
         if fold:
             for flag in flags:
                 self._alarm.watch(flag)

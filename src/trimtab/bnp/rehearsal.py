@@ -39,15 +39,11 @@ def rehearsal(bnp: BNP, parameters: set[int]) -> Iterator[Callable[[], None]]:
     double.__dict__.update(bnp.__dict__)
     double._watch, double._kernels, double._attachment, double._said_single_row = watch, kernels, None, True
     double._alarm = DeferredAlarm(lambda: None)
-    # Not Observer.start: its hooks are silent while something is measured.
-    handles = [
-        observer.module.register_forward_hook(observer._forward, with_kwargs=True) for observer in observers.values()
-    ]
+    for observer in observers.values():
+        observer.hook(even_if_silent=True)  # hooks are silent while something is measured
     try:
         yield lambda: double._step(parameters, True)
     finally:
-        for handle in handles:
-            handle.remove()
         watch.stop()
 
 

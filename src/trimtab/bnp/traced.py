@@ -18,8 +18,9 @@ from trimtab.bnp.hooks import ModuleHook, is_jit_tracing
 from trimtab.bnp.kernels import NUMBERS, SummedMoments
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
+from trimtab.bnp.own_forward import OwnForward
 from trimtab.bnp.stale import put_back, set_apart
-from trimtab.bnp.statistics import Rows, at_least, precision_of
+from trimtab.bnp.statistics import Moments, Rows, at_least, precision_of
 
 
 def is_exporting() -> bool:
@@ -38,16 +39,21 @@ def observable(
 ) -> tuple[Tensor, Sequence[Tensor], nn.Parameter] | None:
     """A layer's input in one call, its outputs that have a gradient and its weight; None if there is nothing to see."""
     weight = module._parameters.get("weight")
-    if not is_parameter(weight) or not weight.requires_grad:
+    if not is_parameter(weight) or not weight.requires_grad or not weight.numel():
         return None
     if type(output) is Tensor:
         outputs: Sequence[Tensor] = (output,) if output.requires_grad else ()
     else:
         outputs = [y for y in _as_tuple(output) if isinstance(y, Tensor) and y.requires_grad]
     x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-    if not outputs or not isinstance(x, Tensor) or x.is_nested or x.layout is not torch.strided:
+    if not outputs or not has_rows(x):
         return None
     return x, outputs, weight
+
+
+def has_rows(x: Any) -> bool:
+    """Whether it is a tensor whose rows can be looked at."""
+    return isinstance(x, Tensor) and not x.is_nested and x.layout is torch.strided
 
 
 class Tally:
@@ -94,6 +100,11 @@ class Tally:
         if set_apart(weight):
             self._weight = weight
 
+    def takes(self, moments: Moments, y: Tensor) -> bool:
+        """Whether the token has a place for the sums of these moments, of the rows of an output."""
+        found = (moments.mean, moments.variance)
+        return all(x.shape == self.columns and x.device == y.device and x.is_floating_point() for x in found)
+
     @property
     def empty(self) -> bool:
         """Whether no backward has come to it since it was begun."""
@@ -126,18 +137,20 @@ class LayerHook(ModuleHook):
     that are compiled one by one share their code.
     """
 
-    def __init__(self, function: Any, kind: LayerType, options: Options, tally: Tally) -> None:
+    def __init__(
+        self, function: Any, kind: LayerType, options: Options, tally: Tally, *, even_if_silent: bool = False
+    ) -> None:
         """Call `function`, or observe as the type of layer says while compiling."""
-        super().__init__(function)
+        super().__init__(function, even_if_silent=even_if_silent)
         # Disabled for torch.compile here and not by a decorator: that would double the time of our import.
         self.not_compiled = torch.compiler.disable(function)
-        self.observe = kind.observe
+        self.kind = kind
         self.options = options
         self.tally = tally
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Any:
         """The output to go on with, if it is another one."""
-        if self.function is None or ModuleHook.silent:
+        if self.function is None or (ModuleHook.silent and not self.even_if_silent):  # `is_on`, in less time
             return None
         if not torch.compiler.is_dynamo_compiling():
             if not is_jit_tracing():
@@ -145,20 +158,68 @@ class LayerHook(ModuleHook):
             return None
         if is_exporting():
             return None
-        token = self.tally.token
-        if token is not None and isinstance(output, Tensor):
+        if isinstance(output, Tensor) and not self.kind.is_overridden_in(module):
             seen = observable(module, args, kwargs, output)
             if seen is None:
                 return None
-            with torch.no_grad():
-                rows = self.observe(module, seen[0], output, self.options)
-            if rows.moments.count == 0:
-                return None
-            if tuple(rows.moments.mean.shape) == self.tally.columns:
-                # The token is on another device for one step, after the model was moved.
-                return _witness(output, token.to(output.device), sums_of(rows))
+            witnessed = self.witnessed(module, seen[0], output)
+            if witnessed is not None:
+                return witnessed
         self.not_compiled(module, args, kwargs, output)
         return None
+
+    def witnessed(self, layer: Any, x: Tensor, y: Tensor) -> Tensor | None:
+        """In compiled code: the output of a layer, whose backward hands the sums of its rows to the token.
+
+        None if that cannot be done, and the layer has to be seen by a break in the graph.
+        """
+        token = self.tally.token
+        if token is None:
+            return None
+        with torch.no_grad():
+            rows = self.kind.observe(layer, x, y, self.options)
+        if not isinstance(rows, Rows) or not self.tally.takes(rows.moments, y):
+            return None
+        if rows.moments.count == 0:
+            return y
+        # The token is on another device for one step, after the model was moved.
+        return _witness(y, token.to(y.device), sums_of(rows))
+
+
+class OwnForwardHook(LayerHook):
+    """The two forward hooks of a layer with a `forward` of its own; see `own_forward`.
+
+    `function` is called with each affine call that has the layer's weight, its input and its output.
+    """
+
+    def __init__(self, module: nn.Module, *told: Any, even_if_silent: bool = False) -> None:
+        """As `LayerHook`, for this layer."""
+        super().__init__(*told, even_if_silent=even_if_silent)
+        self.forward = OwnForward(module, self.kind, self._seen)
+
+    def before(self) -> ModuleHook:
+        """The forward pre-hook. The hook itself is the forward hook, to be called always."""
+        return ModuleHook(self._enter, even_if_silent=self.even_if_silent)
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:  # type: ignore[override]
+        """The forward is over."""
+        self.forward.leave(module)
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not is_exporting():
+            self.forward.enter(module)
+
+    def _seen(self, call: Any, x: Tensor, y: Tensor) -> Tensor:
+        if not y.requires_grad or not has_rows(x):
+            return y
+        if torch.compiler.is_dynamo_compiling():
+            witnessed = self.witnessed(call, x, y)
+            if witnessed is not None:
+                return witnessed
+            self.not_compiled(call, x, y)
+        else:
+            self.function(call, x, y)
+        return y
 
 
 class _Witness(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """Which layers of a model BNP sees, and which of them it leaves alone and why."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -49,6 +49,7 @@ class Watch:
         self._contents: dict[str, list[dict[str, Any]]] = {}  # of all modules, their dictionaries of one kind,
         self._children: list[int] = []  # the identities of the modules in them,
         self._parameters: list[int] = []  # and of the parameters: to see when something has changed
+        self._forwards: list[int] = []  # and of what stands in the place of a layer's own `forward`
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
@@ -103,8 +104,7 @@ class Watch:
         """
         if torch.compiler.is_dynamo_compiling():
             return
-        if self._children != self._identities("_modules"):
-            self._look_at_modules()
+        self._look_at_what_is_new()
         if self._parameters != self._identities("_parameters"):
             self._look_at_parameters()
 
@@ -112,8 +112,18 @@ class Watch:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if self._kernels.waiting:
             self._kernels.compute()
-        if not torch.compiler.is_dynamo_compiling() and self._children != self._identities("_modules"):
+        if not torch.compiler.is_dynamo_compiling():
+            self._look_at_what_is_new()
+
+    def _look_at_what_is_new(self) -> None:
+        """See which modules there are, and which of the observed ones had their `forward` replaced."""
+        if self._children != self._identities("_modules"):
             self._look_at_modules()
+        forwards = [id(observer.module.__dict__.get("forward")) for observer in self.observers.values()]
+        if forwards != self._forwards:
+            self._forwards = forwards
+            for observer in self.observers.values():
+                observer.look_again()
 
     def _identities(self, kind: str) -> list[int]:
         """The identities of what all modules have in one of their dictionaries.
@@ -149,6 +159,11 @@ class Watch:
         self._contents = {kind: [module.__dict__[kind] for module in self.model.modules()] for kind in kinds}
         self._children = self._identities("_modules")
         self._parameters = []  # to be looked at, too
+
+    def leave_alone(self, observers: Iterable[Observer]) -> None:
+        """Say it, if it has come out that some of these layers cannot be preconditioned."""
+        if any(observer.problem is not None and not observer.said_unsuited for observer in observers):
+            self._look_at_parameters()
 
     def _look_at_parameters(self) -> None:
         self._owners = {}
@@ -189,7 +204,7 @@ class Watch:
             return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
         if not isinstance(weight, nn.UninitializedParameter) and weight.numel() == 0:
             return "its weight is empty"
-        return None
+        return observer.problem
 
     def _say_unsuited(self, reasons: dict[str, str | None]) -> None:
         """Say which layers are left alone by their nature, once for each."""
