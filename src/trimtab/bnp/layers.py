@@ -194,6 +194,12 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
     return amounts
 
 
+def column_shapes(weight: Tensor, units: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
+    """The shapes that the moments of a layer's rows may have: one number for each input, or for each of its sites."""
+    groups, _, inputs, sites = units
+    return [(groups * inputs,), (groups * inputs, sites), (groups * inputs, *weight.shape[2:])]
+
+
 def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str | None:
     """Why rows cannot be those of a layer with this weight, in a few words; None if they can.
 
@@ -204,7 +210,7 @@ def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str |
     """
     if not isinstance(rows, Rows) or not isinstance(rows.moments, Moments):
         return f"the function registered for its type returned {type(rows).__name__} instead of Rows of Moments"
-    moments, (groups, _, inputs, sites) = rows.moments, units
+    moments, (groups, _, inputs, _) = rows.moments, units
     if isinstance(moments, kernels.KernelMoments):
         shapes = [moments.shape]  # the rest is as the kernels write it
     else:
@@ -214,12 +220,13 @@ def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str |
         if any(x.is_meta is not weight.is_meta for x in found):
             return "the mean and the variance of its rows are on another device than its weight"
         shapes = [x.shape for x in found]
-    columns = groups * inputs
     for shape in shapes:
-        if tuple(shape) not in ((columns,), (columns, sites), (columns, *weight.shape[2:])):
-            return f"its rows have columns of shape {tuple(shape)}, but its weight has {columns} inputs"
+        if shape not in column_shapes(weight, units):
+            return f"its rows have columns of shape {tuple(shape)}, but its weight has {groups * inputs} inputs"
     if len(set(shapes)) > 1:
         return "the mean and the variance of its rows have different shapes"
+    if isinstance(moments.count, int) and moments.count == 0:
+        return None  # there are no rows
     for name, number in (("count", moments.count), ("samples", rows.samples), ("outputs", rows.outputs)):
         if not isinstance(number, Tensor) and not (isinstance(number, int | float) and 0 < number < math.inf):
             return f"its rows have {name}={number!r}, which is not a positive number"

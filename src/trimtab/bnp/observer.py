@@ -53,7 +53,7 @@ class Observer:
         # What the last step was about, if it can be used again; for rows of which recipe, for which bias and shape.
         self._update: Update | None = None
         self._update_is_for: tuple[Recipe | None, nn.Parameter | None, torch.Size] = _FOR_NOTHING
-        self._shape: tuple[torch.Size, tuple[int, int, int, int]] | None = None
+        self._shape: tuple[Any, tuple[int, int, int, int]] | None = None
         self._tally = Tally()  # what compiled code has seen
         self.ledger = Ledger(self._tally)
         self._handles: list[RemovableHandle] = []
@@ -92,7 +92,8 @@ class Observer:
 
     def shape(self, weight: Tensor) -> tuple[int, int, int, int] | None:
         """The shape of the view that `units` gives; None, and a problem, if it gives none."""
-        if self._shape is None or self._shape[0] != weight.shape:
+        known_for = weight.shape, getattr(self.module, "groups", 1)
+        if self._shape is None or self._shape[0] != known_for:
             like = torch.empty(weight.shape, device="meta")
             try:
                 units = self.units(like)
@@ -102,7 +103,7 @@ class Observer:
             if units is None or units._base is not like or units.numel() != like.numel():
                 self._problem = f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say"
                 return None
-            self._shape = weight.shape, (groups, outputs, inputs, sites)
+            self._shape = known_for, (groups, outputs, inputs, sites)
         return self._shape[1]
 
     @property
@@ -307,11 +308,11 @@ class Observer:
     def _rows(self, layer: Any, x: Tensor, y: Tensor, weight: nn.Parameter) -> Rows | None:
         """The rows of any call; None if there are none, or if they cannot be the layer's."""
         rows = self.kind.observe(layer, x, y, self.options)
-        if isinstance(rows, Rows) and rows.moments.count == 0:
-            return None
         if self._fitting_shape(rows, weight) is None:
             return None
         found = rows.moments
+        if found.count == 0:
+            return None
         if type(found) is KernelMoments:
             if found.x is not None:
                 self._kernels.let_wait(found)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.bnp.layers import column_shapes
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Rows, RunningAverage, precision_of
@@ -181,12 +182,11 @@ class _Entry:
         saved, weight = self.tensor(name), self.observer.weight
         if weight is None or isinstance(weight, nn.UninitializedParameter):
             return saved.clone()
-        groups, _, inputs, sites = self.observer.shape(weight)
-        columns = groups * inputs
-        if tuple(saved.shape) not in {(columns,), (columns, sites), (columns, *weight.shape[2:])}:
+        shape = self.observer.shape(weight)
+        if shape is None or saved.shape not in column_shapes(weight, shape):
             raise ValueError(
                 f"The state of layer {self.observer.name!r} is for columns of shape {tuple(saved.shape)}, but the "
-                f"layer has {columns} inputs; is it from another model?"
+                f"layer's weight has shape {tuple(weight.shape)}; is it from another model?"
             )
         if not bool(saved.to(precision_of(weight)).isfinite().all()):
             raise self.damaged(name, f"has entries that are too large for the layer's {_name(precision_of(weight))}")
