@@ -98,7 +98,7 @@ class Observer:
             try:
                 units = self.units(like)
                 groups, outputs, inputs, sites = units.shape
-            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError):
                 units = None
             if units is None or units._base is not like or units.numel() != like.numel():
                 self._problem = f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say"

@@ -34,6 +34,7 @@ class Update:
         row: For the kernels, what does not change from step to step,
         sites_last: unless the weights of an output come in another order: site by site or, as here, input by input.
         numel: The number of weights.
+        columns: The number of columns that have averages.
         dtype: The type of the averages' numbers.
     """
 
@@ -50,11 +51,12 @@ class Update:
     row: bytes = b""
     sites_last: bool = True
     numel: int = field(init=False)
+    columns: int = field(init=False)
     dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         """Count."""
-        self.numel, self.dtype = math.prod(self.shape), self.running.mean.dtype
+        self.numel, self.columns, self.dtype = math.prod(self.shape), self.running.mean.numel(), self.running.mean.dtype
 
     @property
     def q2(self) -> float | Tensor:

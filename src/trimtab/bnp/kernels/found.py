@@ -72,6 +72,26 @@ class KernelMoments(Moments):
         """Copies, and what is saved, are moments like others."""
         return Moments, (self.count, self.mean, self.variance)
 
+    def still_waits(self) -> bool:
+        """Whether there is an input to compute them from.
+
+        One that is not what it was (`x.data = ...`, a freed storage) is not: then they are NaN, which no average takes.
+        """
+        x, recipe = self.x, self.recipe
+        if x is None:
+            return False
+        if (
+            x.shape == recipe.shape
+            and x.stride() == recipe.strides
+            and x.dtype is recipe.dtype
+            and x.device == recipe.device
+            and x.data_ptr()
+        ):
+            return True
+        numbers = 2 * recipe.layout[1]
+        self.take(torch.full((numbers,), math.nan, dtype=recipe.result, device=recipe.device), 0, 0)
+        return False
+
     def take(self, found: Tensor, first: int, address: int) -> None:
         """Wait no longer: they are in a tensor, from a number of it on, which is at an address."""
         self.x = None
@@ -81,6 +101,8 @@ class KernelMoments(Moments):
         """Have mean and variance as tensors, computed alone if they still wait."""
         if self._mean is not None:
             return
+        if self.x is not None:
+            self.still_waits()
         if self._found is not None:
             columns = self.recipe.layout[1]
             self._mean = self._found.narrow(0, self._first, columns)

@@ -156,6 +156,7 @@ def takes(update: Update) -> bool:
     return (
         update.weight.is_cuda
         and update.weight.dtype is dtype
+        and update.numel < 2**31  # which the kernel counts with
         and (type(batch) is SummedMoments or type(batch.count) is int)
         and update.by_output
         and batch.dtype is update.running.mean.dtype is dtype
@@ -209,7 +210,7 @@ class Workshop:
 
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
-        waiting = [moments for moments in waiting if moments.x is not None]
+        waiting = [moments for moments in waiting if moments.still_waits()]
         captured, recipes = capturing(), [moments.recipe for moments in waiting]
         if self._last_moments is not None and not captured and recipes == self._last_moments[0]:
             groups = self._last_moments[1]

@@ -5,7 +5,7 @@ import struct
 import torch
 from torch import Tensor
 
-from trimtab.bnp.kernels.found import KernelMoments, SummedMoments, channels_last
+from trimtab.bnp.kernels.found import NUMBERS, KernelMoments, SummedMoments, channels_last
 from trimtab.bnp.update import Update
 
 # `Layer` in native.c: what is another in each step, and what stays
@@ -20,16 +20,19 @@ SITES_FIRST = 2
 def shares(update: Update) -> bool:
     """Whether all sites of a kernel share their statistics."""
     groups, _, inputs, sites = update.shape
-    return update.running.mean.numel() != groups * inputs * sites
+    return update.columns != groups * inputs * sites
 
 
 def packed(update: Update) -> bytes:
-    """The row; nothing if the gradients are not of the shape, or not as dense in memory, as the kernels expect."""
+    """The row; nothing if a tensor is not of the size, type and device, or not as dense in memory, as the kernels expect.
+
+    The kernels have nothing but addresses: what is not checked here is not checked at all.
+    """
     weight, bias, batch, dtype = update.weight, update.bias, update.batch, update.dtype
     if type(weight) is not Tensor or weight.layout is not torch.strided or weight.dtype is not dtype:
         return b""
-    averages = update.running.mean
-    if weight.is_cpu is not averages.is_cpu or (weight.is_cuda and weight.device != averages.device):
+    on_cpu, averages = weight.is_cpu, update.running.mean
+    if on_cpu is not averages.is_cpu or (not on_cpu and weight.device != averages.device):
         return b""  # the model was moved
     at = weight.data_ptr()
     if not at or weight.numel() != update.numel or weight.is_neg():  # no memory of its own?
@@ -41,7 +44,8 @@ def packed(update: Update) -> bytes:
         bias_at = bias.data_ptr()
         if (
             not bias_at
-            or bias.is_cpu is not weight.is_cpu
+            or bias.is_cpu is not on_cpu
+            or (not on_cpu and bias.device != weight.device)
             or not bias.is_contiguous()
             or bias.numel() != update.shape[0] * update.shape[1]
             or bias.is_neg()
@@ -52,30 +56,66 @@ def packed(update: Update) -> bytes:
         return b""
     if sites_last != update.sites_last:
         update.sites_last, update.row = sites_last, b""
-    mean = variance = 0
-    if type(batch) is KernelMoments and batch.recipe.result is dtype:
-        mean = batch.address
-        variance = mean + batch.recipe.between
-    elif batch.dtype is not dtype:
-        return b""
-    elif type(batch) is SummedMoments:
-        mean = batch.sums.data_ptr()
-    if not mean:
-        if not batch.mean.is_contiguous() or not batch.variance.is_contiguous():
+    if type(batch) is KernelMoments and batch.address:
+        recipe = batch.recipe
+        if (
+            recipe.layout[1] != update.columns
+            or recipe.result is not dtype
+            or (not on_cpu and recipe.device != weight.device)
+        ):
             return b""
-        mean, variance = batch.mean.data_ptr(), batch.variance.data_ptr()
+        mean, variance = batch.address, batch.address + recipe.between
+    elif type(batch) is SummedMoments:
+        if not _is_dense(batch.sums, NUMBERS + 2 * update.columns, torch.float64, weight.device):
+            return b""
+        mean, variance = batch.sums.data_ptr(), 0
+    else:
+        found = (batch.mean, batch.variance)
+        if not all(_is_dense(tensor, update.columns, dtype, weight.device) for tensor in found):
+            return b""
+        mean, variance = (tensor.data_ptr() for tensor in found)
     if not update.row:
         update.row = _staying(update)
+        if not update.row:
+            return b""
     return _MOVING.pack(at, bias_at, mean, variance) + update.row
 
 
 def _staying(update: Update) -> bytes:
-    running, summed = update.running, type(update.batch) is SummedMoments
-    tensors: tuple[Tensor, ...] = (running.mean, running.variance, running.weight, running.steps, running.skipped)
+    """The part that does not change from step to step; nothing if the averages are not as the kernels expect."""
+    groups, _, inputs, sites = update.shape
+    running, columns, device = update.running, update.columns, update.running.mean.device
+    expected = {
+        "mean": (columns, update.dtype),
+        "variance": (columns, update.dtype),
+        "weight": (1, update.dtype),
+        "steps": (1, torch.int64),
+        "skipped": (1, torch.int64),
+    }
+    tensors = {name: getattr(running, name) for name in expected}
+    if columns not in (groups * inputs, groups * inputs * sites) or not all(
+        _is_dense(tensors[name], count, dtype, device) for name, (count, dtype) in expected.items()
+    ):
+        return b""
+    summed = type(update.batch) is SummedMoments
     return _STAYING.pack(
-        *[tensor.data_ptr() for tensor in tensors],
+        *[tensor.data_ptr() for tensor in tensors.values()],
         *update.shape,
         (1 if update.sites_last else SITES_FIRST) if shares(update) else 0,
         SUMS if summed else update.batch.count == 1,
         0.0 if summed else update.q2,
+    )
+
+
+def _is_dense(tensor: Tensor, count: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether it is so many numbers of a type, one after the other in memory of the device."""
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and tensor.dtype is dtype
+        and tensor.device == device
+        and tensor.numel() == count
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and tensor.data_ptr() != 0
     )
