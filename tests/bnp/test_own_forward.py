@@ -406,3 +406,30 @@ def test_compiled_and_left_alone() -> None:
             bnp.step()
     torch.testing.assert_close(gradients(layer), gradients(twin))
     torch.compiler.reset()
+
+
+def test_accelerate() -> None:
+    """Its hooks replace the forward of an instance."""
+    hooks = pytest.importorskip("accelerate.hooks", reason="accelerate is not installed")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 4)).double()
+    twin = copy.deepcopy(net)
+    for layer in (net[0], net[2]):
+        hooks.add_hook_to_module(layer, hooks.ModelHook())
+    torch.testing.assert_close(trained(net, (2, 5, 5)), trained(twin, (2, 5, 5)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "alone"), [("StdConv2d", True), ("ScaledStdConv2d", True), ("Conv2dSame", False)])
+def test_timm(name: str, alone: bool) -> None:
+    """Convolutions that standardize their weight are left alone, those that pad are seen."""
+    layers = pytest.importorskip("timm.layers", reason="timm is not installed")
+    torch.manual_seed(0)
+    layer = getattr(layers, name)(3, 4, 3)
+    net = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(2))  # type: ignore[no-untyped-call]
+    x = torch.randn(2, 3, 6, 6)
+    net(x)
+    with trimtab.BNP(net) as bnp, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        net(x).sum().backward()
+        bnp.step()
+    assert [("leaves these layers alone: '0'" in str(one.message)) for one in caught] == [True] * alone

@@ -24,7 +24,7 @@ def shares(update: Update) -> bool:
 
 
 def packed(update: Update) -> bytes:
-    """The row; nothing if a tensor is not of the size, type and device, or not as dense in memory, as the kernels expect.
+    """The row; nothing if a tensor is not of the size, type and device, or not as dense, as the kernels expect.
 
     The kernels have nothing but addresses: what is not checked here is not checked at all.
     """
