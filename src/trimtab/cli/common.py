@@ -154,6 +154,19 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {**(read_settings(options.config) if options.config else {}), **told}
 
 
+def size(number: float) -> str:
+    """Bytes for a person.
+
+    >>> size(1234567)
+    '1 MB'
+    """
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
 def typed() -> str:
     """The command as a person can type it again."""
     return shlex.join(["trimtab", *sys.argv[1:]])

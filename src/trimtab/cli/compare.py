@@ -23,6 +23,7 @@ from trimtab.cli.common import (
     typed,
     words,
 )
+from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -111,6 +112,7 @@ def add_compare(commands: "Commands") -> None:
         "--config", type=place, metavar="FILE", help="YAML file with settings of all runs; flags go before it"
     )
     _add_common(parser, None)
+    add_dry_run(parser)
     add_machine(parser)
     add_settings(parser, without=DECIDED)
     parser.set_defaults(run=_compare)
@@ -137,7 +139,7 @@ def _demo(options: argparse.Namespace) -> int:
     need(*LAB)
     from trimtab.training.demo import DEMO
 
-    options.device, options.data_root = "cpu", None
+    options.device, options.data_root, options.dry_run = "cpu", None, False
     command = f"trimtab demo --seeds {options.seeds}"
     return _run(replace(DEMO, seeds=options.seeds), options.out, options, command)
 
@@ -198,6 +200,10 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
                 force=options.force,
                 show=show,
             )
+            if options.dry_run:
+                estimate, cannot = comparing.estimate()
+                notes = [f"{what} cannot be trained: {why}" for what, why in cannot.items()]
+                return show_estimate(estimate, out, notes=notes, as_json=options.json)
             comparison = comparing.run(conclusion)
     except TrainingFailed as error:
         raise CommandError(f"{error}; {go_on}", FAILED) from error

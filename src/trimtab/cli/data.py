@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import CommandError, Terminated, add_data_root, need
+from trimtab.cli.common import CommandError, Terminated, add_data_root, need, size
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -35,25 +35,24 @@ def add(commands: "Commands") -> None:
 
 def _list(options: argparse.Namespace) -> int:
     need("rich")
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    from trimtab.cli.terminal import Terminal
+    from trimtab.cli.entries import print_entries
     from trimtab.data import inventory
     from trimtab.data.places import data_root
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("data set", "here", "size", "where"):
-        table.add_column(heading, overflow="fold")
+    told = []
     for entry in inventory(options.data_root):
-        folders = dict.fromkeys(str(path.parent) for path in entry.paths)
-        wanted = entry.fetchable and entry.state != "present"
-        where = "; ".join([*folders, *([_remedy(entry.name, options.data_root)] if wanted else [])])
-        table.add_row(entry.name, entry.state, _size(entry.size) if entry.paths else "", escape(where))
-        table.add_row("", "", "", f"[dim]{entry.description}[/dim]")
-        for problem in entry.problems:
-            table.add_row("", "", "", escape(problem))
-    Terminal().print(table)
+        state: str = entry.state
+        if entry.paths:
+            folders = dict.fromkeys(str(path.parent) for path in entry.paths)
+            large = "large" if entry.size is None else size(entry.size)
+            state += f", {large} in {', '.join(folders)}"
+        if entry.fetchable and entry.state != "present":
+            state += f"; {_remedy(entry.name, options.data_root)}"
+        text = Text("\n".join([state, *entry.problems])).append(f"\n{entry.description}", "dim")
+        told.append((entry.name, text))
+    print_entries(told)
     print(f"Looked in {data_root(options.data_root)}. `trimtab data verify` compares checksums.")
     return 0
 
@@ -121,13 +120,3 @@ def _fetch(options: argparse.Namespace) -> int:
     for path in paths:
         print(path)
     return 0
-
-
-def _size(number: float | None) -> str:
-    if number is None:
-        return "large"
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

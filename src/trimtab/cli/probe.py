@@ -20,9 +20,12 @@ from trimtab.cli.common import (
     typed,
     words,
 )
+from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
+    from trimtab.training.estimate import Cost
+    from trimtab.training.session import Session
     from trimtab.training.settings import Settings
 
 # What the command has flags of its own for.
@@ -81,6 +84,7 @@ def add(commands: "Commands") -> None:
         help="kinds of files: png, pdf, svg (default: png)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
+    add_dry_run(parser)
     add_machine(parser)
     add_settings(parser, without=OWN)
     parser.set_defaults(run=run)
@@ -90,10 +94,14 @@ def run(options: argparse.Namespace) -> int:
     """Train, measure, draw."""
     need(*LAB)
     from trimtab.report import check_kinds, collect, write_figures, write_page
+    from trimtab.training.estimate import one_after_another
 
     check_kinds(options.figures)
     planned = [_settings(options, method) for method in options.methods]
     out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{options.network}"
+    if options.dry_run:
+        costs = [_rehearse(settings, out / settings.method, options) for settings in planned]
+        return show_estimate(one_after_another(one for one in costs if one is not None), out)
     with kept(out, "go on with the same command"):
         for settings in planned:
             _train(settings, out / settings.method, options)
@@ -118,21 +126,43 @@ def _settings(options: argparse.Namespace, method: str) -> "Settings":
 def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:
     """One run; one that is finished stays, and one that was stopped goes on."""
     from trimtab.cli.display import display
-    from trimtab.records import EVENTS, History
-    from trimtab.training.folder import holds
     from trimtab.training.launch import launch
-    from trimtab.training.run import device_named
-    from trimtab.training.session import Session
 
-    begun = (folder / EVENTS).exists() and not options.force
-    if begun:
-        if not holds(folder, settings):
-            raise ValueError(f"{folder} holds a run with other settings; replace it by --force, or give another --out")
-        ended = History.read(folder).ended
-        if ended is not None and ended.verdict != "interrupted":
-            return
-    session = Session(settings, device_named(options.device), options.data_root)
+    begun = _begun(settings, folder, options)
+    if begun is None:
+        return
+    session = _session(settings, options)
     with nullcontext() if options.quiet else display(settings.method, session.execution) as show:
         ending = launch(session, folder, resume=begun, force=options.force, command=typed(), show=show)
     if ending.verdict == "interrupted":
         raise Terminated if ending.signal == signal.SIGTERM else KeyboardInterrupt
+
+
+def _rehearse(settings: "Settings", folder: Path, options: argparse.Namespace) -> "Cost | None":
+    """What one run takes; None if it is finished."""
+    from trimtab.training.launch import rehearse
+
+    begun = _begun(settings, folder, options)
+    if begun is None:
+        return None
+    return rehearse(_session(settings, options), folder, resume=begun, force=options.force)
+
+
+def _begun(settings: "Settings", folder: Path, options: argparse.Namespace) -> bool | None:
+    """Whether there is a run to go on with; None if it is finished."""
+    from trimtab.records import EVENTS, History
+    from trimtab.training.folder import holds
+
+    if options.force or not (folder / EVENTS).exists():
+        return False
+    if not holds(folder, settings):
+        raise ValueError(f"{folder} holds a run with other settings; replace it by --force, or give another --out")
+    ended = History.read(folder).ended
+    return None if ended is not None and ended.verdict != "interrupted" else True
+
+
+def _session(settings: "Settings", options: argparse.Namespace) -> "Session":
+    from trimtab.training.run import device_named
+    from trimtab.training.session import Session
+
+    return Session(settings, device_named(options.device), options.data_root)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.common import RECIPES, add_machine, add_settings, given_settings, kept, need, place, seconds, typed
+from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -44,6 +45,7 @@ def add(commands: "Commands") -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--json", action="store_true", help="print how it ended as JSON")
+    add_dry_run(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -53,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
     need("rich", "yaml")
     from trimtab.cli.display import display
     from trimtab.cli.terminal import Terminal
+    from trimtab.training.estimate import one_after_another
     from trimtab.training.folder import resumed_settings
-    from trimtab.training.launch import launch
+    from trimtab.training.launch import launch, rehearse
     from trimtab.training.recipes import resolve
     from trimtab.training.run import device_named
     from trimtab.training.session import Session
@@ -72,6 +75,9 @@ def run(options: argparse.Namespace) -> int:
         if options.resume:
             settings = resumed_settings(out, told)
     session = Session(settings, device_named(options.device), options.data_root)
+    if options.dry_run:
+        estimate = one_after_another([rehearse(session, out, resume=options.resume, force=options.force)])
+        return show_estimate(estimate, out, notes=[f"{session.execution}."], as_json=options.json)
     go_on = f"go on with: {resuming(options, out)}"
     with kept(out, go_on), nullcontext() if options.quiet else display(out.name, session.execution) as show:
         ending = launch(

@@ -14,6 +14,7 @@ from trimtab.records.events import (
     RunStarted,
     Trained,
     Verdict,
+    encoded,
     read_events,
 )
 from trimtab.records.history import History, find_runs
@@ -40,6 +41,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "checked",
+    "encoded",
     "find_runs",
     "machine",
     "memory",

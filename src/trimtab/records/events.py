@@ -154,8 +154,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event."""
-        line = {"schema": SCHEMA, "kind": event.kind, **_encoded(asdict(event))}
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.write(encoded(event))
         self._file.flush()
 
     def position(self) -> int:
@@ -166,6 +165,12 @@ class EventLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def encoded(event: Event) -> bytes:
+    """An event as its line in a file."""
+    line = {"schema": SCHEMA, "kind": event.kind, **_encoded(asdict(event))}
+    return json.dumps(line, allow_nan=False).encode() + b"\n"
 
 
 def read_events(path: Path) -> Iterator[Event]:

@@ -27,9 +27,11 @@ from trimtab.records import (
     usable_cores,
 )
 from trimtab.training import folder as folders
+from trimtab.training.estimate import Estimate, cost, in_a_comparison
 from trimtab.training.grid import Grid, Planned, Setup, setups
 from trimtab.training.launch import versions
 from trimtab.training.run import hardware
+from trimtab.training.session import Session
 from trimtab.training.settings import settled
 from trimtab.training.workers import Outcome, Task, Workers, outcome_of, workers
 
@@ -75,7 +77,7 @@ class Comparing:
         Raises:
             ValueError: If something about the grid, the data or the folder is wrong.
         """
-        dataset = load(grid.data, data_root)
+        dataset = self._dataset = load(grid.data, data_root)
         self._grid, self._out, self._force, self._show = grid, out, force, show
         self._command, self._device, self._data_root = command, device, data_root
         self._setups = setups(grid, dataset)
@@ -117,6 +119,34 @@ class Comparing:
             comparison = self._where(comparison)
             return self._keep(replace(comparison, conclusion=conclude(comparison)))
 
+    def estimate(self) -> tuple[Estimate, dict[str, str]]:
+        """What is left to do, from a few steps of each; nothing is written.
+
+        Returns:
+            The estimate, and by setup why it cannot train.
+        """
+        if not self._force:
+            self._recall(self._tuning(), tidy=False)
+            self._recall(self._final(), tidy=False)
+        costs, cannot = [], {}
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            for setup, cell in zip(self._setups, self._so_far().cells, strict=True):
+                tuning, final = len(setup.tuning()) - len(cell.candidates), setup.seeds - len(cell.trials)
+                if cell.why_not or not tuning + final:
+                    continue
+                run = setup.final(setup.rates[0])[0].settings
+                try:
+                    tested = cost(Session(run, self._device, dataset=self._dataset))
+                except ValueError as error:
+                    cannot[f"{run.network}, batch size {run.batch_size}, {run.method}"] = str(error)
+                else:
+                    costs += [(replace(tested, evaluations=1), tuning), (tested, final)]
+        finally:
+            torch.set_num_threads(threads)
+        return in_a_comparison(costs, self._jobs), cannot
+
     def _forget(self) -> None:
         """Remove the runs, and nothing else that someone may have put there."""
         for folder in (self._out / RUNS).glob("*/"):
@@ -124,10 +154,10 @@ class Comparing:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _recall(self, runs: Sequence[Planned]) -> None:
+    def _recall(self, runs: Sequence[Planned], *, tidy: bool = True) -> None:
         """What was done before."""
         for run in runs:
-            outcome = outcome_of(self._out / RUNS / run.name, run.settings)
+            outcome = outcome_of(self._out / RUNS / run.name, run.settings, tidy=tidy)
             if outcome is not None:
                 self._outcomes[run.name] = outcome
                 self._steps[run.name] = run.steps

@@ -81,17 +81,24 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
     Raises:
         ValueError: If the folder holds another run and `force` is not set, or something that is not ours.
     """
-    ours = any((folder / name).exists() for name in FILES)
-    if ours and not force:
-        raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
     try:
-        foreign = [path.name for path in folder.iterdir() if not path.name.endswith(UNFINISHED)]
-        if foreign and not ours:
-            raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
+        check_free(folder, force=force)
         remove(folder)
         write_settings(folder, settings)
     except OSError as error:
         raise _cannot_write(folder, error) from error
+
+
+def check_free(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that holds a run, unless that shall be overwritten, or something that is not ours."""
+    if not folder.exists():
+        return
+    ours = any((folder / name).exists() for name in FILES)
+    if ours and not force:
+        raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
+    foreign = [path.name for path in folder.iterdir() if not path.name.endswith(UNFINISHED)]
+    if foreign and not ours:
+        raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
 
 
 def write_settings(folder: Path, settings: Settings) -> None:

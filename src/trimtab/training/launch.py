@@ -10,6 +10,7 @@ import torch
 
 import trimtab
 from trimtab.training import folder as folders
+from trimtab.training.estimate import Cost, cost
 from trimtab.training.run import CHECKPOINT, Ending, Progress, Run
 from trimtab.training.session import Session
 
@@ -61,6 +62,15 @@ def launch(
             with suppress(OSError):  # something else is in it
                 folder.rmdir()
             raise CannotTrain(str(error)) from error
+
+
+def rehearse(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:
+    """What `launch` would take, or refuse; nothing is written."""
+    if not resume:
+        folders.check_free(folder, force=force)
+    elif (folder / CHECKPOINT).exists():
+        Run(session, folder).restore()
+    return cost(session)
 
 
 def versions() -> dict[str, str]:

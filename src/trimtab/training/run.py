@@ -18,7 +18,7 @@ from trimtab.training.clock import Clock
 from trimtab.training.extending import OtherSettings, changes
 from trimtab.training.probing import monitor
 from trimtab.training.session import Session
-from trimtab.training.settings import settled
+from trimtab.training.settings import Settings, settled
 
 CHECKPOINT = "checkpoint.pt"
 SHOW_SECONDS = 5.0
@@ -113,6 +113,14 @@ class Run:
             ValueError: If the checkpoint is another run's, or cannot be gone on with like this.
         """
         assert self._folder is not None
+        changed, keep = self.restore()
+        self._log = EventLog(self._folder / EVENTS, keep=keep)
+        self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution, changed))
+        return changed
+
+    def restore(self) -> tuple[dict[str, Any], int]:
+        """The part of `resume` that writes nothing; also returns how many bytes of the records are kept."""
+        assert self._folder is not None
         path = self._folder / CHECKPOINT
         state = checkpoint.load(path, self.session.device)
         session = self.session
@@ -130,9 +138,7 @@ class Run:
             raise ValueError(f"{path} does not belong to this run: {why}; begin it anew with --force") from error
         self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
-        self._log = EventLog(self._folder / EVENTS, keep=state["log"])
-        self._record(Resumed(session.step, hardware(session.device), session.execution, changed))
-        return changed
+        return changed, state["log"]
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
@@ -163,7 +169,8 @@ class Run:
                 last = session.step == session.total
                 if (session.step % settings.log_every == 0 or last) and not self._record_training():
                     return "diverged"
-                if self._evaluation_is_due() and not self._record_evaluation():
+                due = evaluation_is_due(session.step, session.total, settings, session.steps_per_epoch)
+                if due and not self._record_evaluation():
                     return "diverged"
                 if interrupted() and not last:
                     self._signal = interrupted()
@@ -185,12 +192,6 @@ class Run:
         for event, _ in due.measure(session.step, session.model, session.loss_fn, batch):
             self._record(event)
         self._clock.start()
-
-    def _evaluation_is_due(self) -> bool:
-        step, total, settings = self.session.step, self.session.total, self.session.settings
-        if settings.evaluations is not None:
-            return step * settings.evaluations // total > (step - 1) * settings.evaluations // total
-        return step % (settled(settings.evaluate_every) * self.session.steps_per_epoch) == 0 or step == total
 
     def _epoch(self) -> float:
         return self.session.step / self.session.steps_per_epoch
@@ -245,6 +246,13 @@ class Run:
             "log": self._log.position(),
         }
         checkpoint.save(self._folder / CHECKPOINT, state)
+
+
+def evaluation_is_due(step: int, total: int, settings: Settings, steps_per_epoch: int) -> bool:
+    """Whether a run is evaluated after so many of all its steps."""
+    if settings.evaluations is not None:
+        return step * settings.evaluations // total > (step - 1) * settings.evaluations // total
+    return step % (settled(settings.evaluate_every) * steps_per_epoch) == 0 or step == total
 
 
 @contextmanager

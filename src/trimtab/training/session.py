@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Session:
         total: Steps to take.
         batch_size: Samples per step.
         steps_per_epoch: Full batches in the training data.
+        evaluation_batches: How many an evaluation takes.
         part: What evaluations are on: `validation` or `test`.
     """
 
@@ -77,6 +79,7 @@ class Session:
             **common,  # type: ignore[arg-type]
         )
         self._held_out = batches(held_out, _evaluation_batch(self.dataset, device), **common)  # type: ignore[arg-type]
+        self.evaluation_batches = len(self._held_out)
         self.step = 0
         self.steps_per_epoch = len(self._train)
         self.total = settings.steps or settled(settings.epochs) * self.steps_per_epoch
@@ -179,15 +182,19 @@ class Session:
         return loss, accuracy
 
     @torch.no_grad()
-    def evaluate(self) -> tuple[float, float | None]:
-        """Loss and accuracy on the data that are not trained on; the loss is a mean, or a sum in regression."""
+    def evaluate(self, most: int | None = None) -> tuple[float, float | None]:
+        """Loss and accuracy on the data that are not trained on; the loss is a mean, or a sum in regression.
+
+        Args:
+            most: So many batches at most; None: all of them.
+        """
         self.model.eval()
         loss = torch.zeros((), device=self.device)
         correct = torch.zeros((), device=self.device)
         count = 0
         # Compiling for it, too, takes seconds on a GPU, and more on a CPU than is ever gained.
         with not_compiled(self.settings.compile and self.device.type != "cuda"):
-            for inputs, targets in self._held_out:
+            for inputs, targets in islice(self._held_out, most):
                 with self._autocast():
                     output = self.model(inputs)
                 loss += self._loss(output.float(), targets) * (len(targets) if self.dataset.classes else 1)

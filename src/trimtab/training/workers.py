@@ -70,8 +70,14 @@ class TrainingFailed(RuntimeError):  # noqa: N818
     """A run that ended neither well nor in divergence."""
 
 
-def outcome_of(folder: Path, settings: Settings) -> Outcome | None:
-    """The outcome of a run that was done before; None if it was not, or not to its end."""
+def outcome_of(folder: Path, settings: Settings, *, tidy: bool = True) -> Outcome | None:
+    """The outcome of a run that was done before; None if it was not, or not to its end.
+
+    Args:
+        folder: Of the run.
+        settings: Of the run.
+        tidy: Whether to remove its checkpoint, if the process ended before it could.
+    """
     if not (folder / EVENTS).exists() or not folders.holds(folder, settings):
         return None
     try:
@@ -80,7 +86,8 @@ def outcome_of(folder: Path, settings: Settings) -> Outcome | None:
         return None
     if history.ended is None or history.ended.verdict == "interrupted":
         return None
-    (folder / CHECKPOINT).unlink(missing_ok=True)  # if the process ended before it could
+    if tidy:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
     return Outcome(history.evaluated[-1] if history.ended.verdict == "finished" else None)
 
 
