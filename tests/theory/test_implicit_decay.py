@@ -189,7 +189,7 @@ def test_small_batches_are_refused(m: float) -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="batch_size"):
         own_batch_linear_decay(1)
-    with pytest.raises(ValueError, match="sigma positive"):
+    with pytest.raises(ValueError, match="sigma must be positive"):
         batch_prior(0.0, -1.0, 8)
     with pytest.raises(ValueError, match="excess_kurtosis"):
         batch_prior(0.0, 1.0, 8, excess_kurtosis=-2.5)

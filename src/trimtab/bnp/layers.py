@@ -10,14 +10,14 @@ Another type is added in the same way, from anywhere:
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trimtab.bnp import kernels
-from trimtab.bnp.options import Options
+from trimtab.bnp.options import Options, Spatial
 from trimtab.bnp.statistics import Moments, Rows, at_least_float32
 
 Observe = Callable[[Any, Tensor, Tensor, Options], Rows]
@@ -86,12 +86,24 @@ def register_layer(
             (groups, outputs, inputs, sites). It must be a view, since the result is written through it.
             `output_first` is that of `nn.Linear` and the convolutions; `input_first` exists too.
         spatial: The values of the option `spatial` that the function heeds; others are refused for it.
+
+    Raises:
+        TypeError: If one of these is something else.
+        ValueError: If there is no such value of `spatial`.
     """
+    if not types:
+        raise TypeError("register_layer takes the classes of layers that the decorated function is for.")
     for cls in types:
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             raise TypeError(f"register_layer takes subclasses of torch.nn.Module, not {cls!r}.")
+    if not callable(units):
+        raise TypeError(f"units must be a function (layer, weight) -> view, not {units!r}.")
+    if isinstance(spatial, str) or not isinstance(spatial, Collection) or not set(spatial) <= set(get_args(Spatial)):
+        raise ValueError(f"spatial must be a list with 'channel', 'site' or both, not {spatial!r}.")
 
     def register(observe: F_) -> F_:
+        if not callable(observe):
+            raise TypeError(f"register_layer decorates a function (layer, x, y, options) -> Rows, not {observe!r}.")
         _add(types, LayerType(torch.no_grad()(observe), units, spatial))
         return observe
 

@@ -1,7 +1,8 @@
 """The settings of BNP, checked once."""
 
-import math
+import sys
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args, get_type_hints
 
 Statistics = Literal["running", "batch"]
@@ -33,8 +34,10 @@ class Options:
             )
         for name in ("eps1", "eps2"):
             value = getattr(self, name)
-            if not _is_number(value) or not (value >= 0 and math.isfinite(value)):
+            if not _is_number(value) or not 0 <= value <= sys.float_info.max:
                 raise ValueError(f"{name} must be a finite number, 0 or larger, not {value!r}.")
+        for name in ("rho", "eps1", "eps2"):  # numpy's have no place in a saved state
+            object.__setattr__(self, name, float(getattr(self, name)))
         for name in ("debias", "fast"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}.")
@@ -42,9 +45,9 @@ class Options:
         for name in ("statistics", "spatial", "tokens", "no_bias"):
             choices = get_args(hints[name])
             value = getattr(self, name)
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

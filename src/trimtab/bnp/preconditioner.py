@@ -57,7 +57,7 @@ class BNP:
         fast: Use compiled kernels where there are some; the results are the same up to rounding.
 
     Raises:
-        TypeError: If `model` is not a module.
+        TypeError: If `model` is not a module, or `skip` is not made of names.
         ValueError: If an option has no meaning, if `skip` names nothing or if no layer is left.
         RuntimeError: If the model was compiled and has run already.
     """
@@ -93,7 +93,7 @@ class BNP:
             fast=fast,
         )
         self._kernels = Kernels(self.options)
-        self._watch = Watch(model, self.options, (skip,) if isinstance(skip, str) else tuple(skip), self._kernels)
+        self._watch = Watch(model, self.options, _names(skip), self._kernels)
         self._attachment: Attachment | None = None
         self._alarm = DeferredAlarm(_say_not_finite)
         self._said_single_row = False
@@ -262,6 +262,13 @@ class BNP:
                 f"Layer {observer.name!r} saw a single row in a step, which has no variance of its own: with "
                 "statistics='batch' the running statistics are used in such a step."
             )
+
+
+def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
+    names = (skip,) if isinstance(skip, str) else tuple(skip) if isinstance(skip, Iterable) else (skip,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"skip must be the name of a layer or a list of names, not {skip!r}.")
+    return names
 
 
 def _refuse_spent(observer: Observer, grad: Tensor) -> None:

@@ -39,7 +39,7 @@ def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: O
         raise ValueError("The state is damaged: its options and layers are not dictionaries.")
     for name in _MEANING:
         theirs, ours = saved["options"].get(name), getattr(options, name)
-        if theirs != ours:
+        if type(theirs) is not type(ours) or theirs != ours:
             raise ValueError(f"The state was saved with {name}={theirs!r}, but this BNP has {name}={ours!r}.")
     for name in observers.keys() - saved["layers"].keys():
         raise ValueError(f"The state has nothing for layer {name!r}; is it from another model?")

@@ -43,9 +43,18 @@ class Moments:
         """Moments of a tensor: the dimensions in `columns` stay, all others are rows.
 
         Computed in float32 at least, whatever the type of `x`. The result holds no reference to `x`.
+
+        Raises:
+            TypeError: If `x` is not a tensor.
+            ValueError: If it has no such dimensions.
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"Moments.of takes a tensor, not {type(x).__name__}.")
         x = at_least_float32(x.detach())
-        kept = {dim % x.ndim for dim in ([columns] if isinstance(columns, int) else columns)}
+        dims = [columns] if isinstance(columns, int) else list(columns)
+        if not all(isinstance(dim, int) and -x.ndim <= dim < x.ndim for dim in dims):
+            raise ValueError(f"columns must be dimensions of a tensor that has {x.ndim} of them, not {columns!r}.")
+        kept = {dim % x.ndim for dim in dims}
         rows = [dim for dim in range(x.ndim) if dim not in kept]
         count = math.prod([x.shape[dim] for dim in rows])
         if not rows:  # torch reads an empty list of dimensions as all of them

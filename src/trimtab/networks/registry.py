@@ -16,6 +16,7 @@ from trimtab.networks.dense import dln25, mlp
 from trimtab.networks.initialize import INITS, initialize
 from trimtab.networks.residual import RESNET18, RESNET110, preactivation_resnet, resnet
 from trimtab.norms import Norm
+from trimtab.norms.checks import check_flags, check_numbers
 
 STEMS = ("cifar", "imagenet")
 
@@ -148,9 +149,9 @@ def build(
     """
     network = _find(name)
     init = network.init if init is None else init
-    if init not in INITS:
+    if not isinstance(init, str) or init not in INITS:
         _unknown("initialization", init, INITS)
-    if stem not in STEMS:
+    if not isinstance(stem, str) or stem not in STEMS:
         _unknown("stem", stem, STEMS)
     if stem != "cifar" and not network.has_stem:
         raise ValueError(f"{name} has no choice of stems: leave stem at 'cifar'.")
@@ -159,6 +160,10 @@ def build(
     if (sigma_w2, sigma_b2) != (2.0, 0.5) and init != "meanfield":
         raise ValueError(f"sigma_w2 and sigma_b2 belong to the initialization 'meanfield', not to {init!r}.")
     _check_numbers(init_scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2, dropout=dropout)
+    if conv_bias is not None:
+        check_flags(conv_bias=conv_bias)
+    if norm_layers is not None and not isinstance(norm_layers, Collection):
+        raise ValueError(f"norm_layers must be a list of places, not {norm_layers!r}.")
 
     builder = Builder(
         name,
@@ -168,8 +173,7 @@ def build(
         spare_biases=network.spare_biases,
         dropout=dropout,
     )
-    shape = network.input_shape if input_shape is None else tuple(input_shape)
-    _check_sizes(shape, classes)
+    shape = _sizes(network.input_shape if input_shape is None else input_shape, classes)
     model = network.make(builder, shape, classes, **({"stem": stem} if network.has_stem else {}))
 
     def draw(layer: Layer) -> None:
@@ -194,24 +198,28 @@ def input_shape(name: str) -> tuple[int, ...]:
 
 
 def _find(name: str) -> Network:
-    if name not in _REGISTRY:
+    if not isinstance(name, str) or name not in _REGISTRY:
         _unknown("network", name, _REGISTRY)
     return _REGISTRY[name]
 
 
-def _unknown(kind: str, name: str, known: Collection[str]) -> NoReturn:
+def _unknown(kind: str, name: object, known: Collection[str]) -> NoReturn:
     nearest = get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
     raise ValueError(f"There is no {kind} {name!r}; did you mean {nearest!r}? Known are: {', '.join(known)}.")
 
 
-def _check_sizes(shape: tuple[int, ...], classes: int) -> None:
-    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
-        raise ValueError(f"input_shape must be positive whole numbers, not {shape}.")
-    if not isinstance(classes, int) or classes < 1:
+def _sizes(input_shape: Sequence[int], classes: int) -> tuple[int, ...]:
+    """The shape of an input, checked."""
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
+    if not shape or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in shape):
+        raise ValueError(f"input_shape must be positive whole numbers, not {input_shape!r}.")
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 1:
         raise ValueError(f"classes must be a positive whole number, not {classes!r}.")
+    return shape
 
 
 def _check_numbers(*, init_scale: float, sigma_w2: float, sigma_b2: float, dropout: float) -> None:
+    check_numbers(init_scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2, dropout=dropout)
     for name, value in (("init_scale", init_scale), ("sigma_w2", sigma_w2)):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} must be a finite number above 0, not {value!r}.")

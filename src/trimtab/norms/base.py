@@ -12,6 +12,8 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from trimtab.norms.checks import check_flags, check_numbers, check_whole
+
 
 class RunningNorm(nn.Module):
     """A normalization by statistics of the batch in training, and by their running averages in evaluation.
@@ -56,8 +58,9 @@ class RunningNorm(nn.Module):
         scale: bool = True,
     ) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"num_features must be 1 or larger, not {num_features}.")
+        check_whole(num_features=num_features)
+        check_numbers(eps=eps, momentum=momentum, gamma=gamma)
+        check_flags(fixed_gamma=fixed_gamma, scale=scale)
         if space not in (None, 0, 1, 2, 3):
             raise ValueError(f"space must be None or 0 to 3 spatial dimensions, not {space}.")
         if not eps >= 0:

@@ -9,6 +9,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _WeightNorm
 
 from trimtab.norms.base import RunningNorm
+from trimtab.norms.checks import check_numbers
 
 _NORMALIZATIONS = (RunningNorm, _NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
@@ -18,7 +19,16 @@ def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
 
     The sum is over each γ that is trained: of the model's normalization layers, torch's and ours, and the lengths of
     weights under weight normalization. A fixed γ would add a constant and is left out.
+
+    Raises:
+        TypeError: If `model` is not a module.
+        ValueError: If `zeta` is not a number, or is negative.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"gamma_decay takes a torch.nn.Module, not {type(model).__name__}.")
+    check_numbers(zeta=zeta)
+    if not zeta >= 0:
+        raise ValueError(f"zeta must be 0 or larger, not {zeta}.")
     squares = [gamma.square().sum() for module in model.modules() for gamma in _gammas(module) if gamma.requires_grad]
     return zeta * torch.stack(squares).sum() if squares else torch.zeros(())
 

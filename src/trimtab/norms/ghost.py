@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trimtab.norms.base import RunningNorm, batch_moments, dims_but_channel
+from trimtab.norms.checks import check_numbers, check_whole
 
 GHOST_SIZE = 16
 
@@ -27,8 +28,7 @@ class GhostBatchNorm(RunningNorm):
 
     def __init__(self, num_features: int, *, ghost_size: int = GHOST_SIZE, **common: Any) -> None:
         super().__init__(num_features, **common)
-        if ghost_size < 1:
-            raise ValueError(f"ghost_size must be 1 or larger, not {ghost_size}.")
+        check_whole(ghost_size=ghost_size)
         self.ghost_size = ghost_size
 
     def _by_batch(self, x: Tensor) -> Tensor:
@@ -92,8 +92,10 @@ class FourThingsBatchNorm(GhostBatchNorm):
         **common: Any,
     ) -> None:
         super().__init__(num_features, ghost_size=ghost_size, **common)
-        if group_size < 1 or num_features % group_size:
+        check_whole(group_size=group_size)
+        if num_features % group_size:
             raise ValueError(f"group_size must divide the {num_features} channels, which {group_size} does not.")
+        check_numbers(**({} if alpha is None else {"alpha": alpha}))
         if alpha is not None and not 0 <= alpha <= 1:
             raise ValueError(f"alpha must be in [0, 1], not {alpha}: it is an example's weight in its own statistics.")
         self.group_size = group_size

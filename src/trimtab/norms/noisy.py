@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from trimtab.norms.base import RunningNorm, batch_moments, per_channel
+from trimtab.norms.checks import check_numbers
 
 
 class NoisyBatchNorm(RunningNorm):
@@ -35,6 +36,7 @@ class NoisyBatchNorm(RunningNorm):
         **common: Any,
     ) -> None:
         super().__init__(num_features, **common)
+        check_numbers(n_mu=n_mu, n_sigma=n_sigma, r_mu=r_mu, r_sigma=r_sigma)
         for name, value, smallest in (
             ("n_mu", n_mu, 0),
             ("n_sigma", n_sigma, 1),

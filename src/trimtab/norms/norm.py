@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from trimtab.norms.checks import check_flags, check_numbers, check_whole
 from trimtab.norms.ghost import GHOST_SIZE, FourThingsBatchNorm, GhostBatchNorm
 from trimtab.norms.group import GroupNorm
 from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
@@ -87,8 +88,10 @@ class Norm:
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning, naming the field."""
-        if self.name not in NORMS:
+        if not isinstance(self.name, str) or self.name not in NORMS:
             raise ValueError(_unknown(self.name))
+        check_numbers(gamma=self.gamma, zeta=self.zeta, eps=self.eps, momentum=self.momentum)
+        check_flags(before_activation=self.before_activation, fixed_gamma=self.fixed_gamma)
         if not math.isfinite(self.gamma):
             raise ValueError(f"gamma must be a finite number, not {self.gamma}.")
         for field in ("zeta", "eps"):
@@ -100,8 +103,8 @@ class Norm:
             size = getattr(self, field)
             if size is not None and self.name not in names:
                 raise ValueError(f"{field} has no meaning for {self.name}; it is for {' and '.join(names)}.")
-            if size is not None and size < 1:
-                raise ValueError(f"{field} must be 1 or larger, not {size}.")
+            if size is not None:
+                check_whole(**{field: size})
         if self.name == "none" and (self.gamma != 1 or self.fixed_gamma or self.zeta):
             raise ValueError("Without a normalization there is no γ: leave out gamma, fixed_gamma and zeta.")
 
@@ -110,8 +113,8 @@ class Norm:
         """A norm as it is, or by a name of `NORMS`; `-pre` after the name puts it before the activation."""
         if isinstance(norm, Norm):
             return norm
-        name = norm.removesuffix("-pre")
-        if name not in NORMS:
+        name = norm.removesuffix("-pre") if isinstance(norm, str) else norm
+        if not isinstance(name, str) or name not in NORMS:
             raise ValueError(_unknown(norm))
         return cls(name, before_activation=name != norm)
 
@@ -135,8 +138,7 @@ class Norm:
 
         It is `nn.Identity()` where the norm has no layer.
         """
-        if width < 1:
-            raise ValueError(f"width must be 1 or larger, not {width}.")
+        check_whole(width=width)
         if space not in (0, 1, 2, 3):
             raise ValueError(f"space must be 0 to 3 spatial dimensions, not {space}.")
         if self.name in ("none", "wn"):
@@ -219,7 +221,7 @@ class Norm:
         return size
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, NORMS, n=1, cutoff=0.5)  # the names are short
+def _unknown(name: object) -> str:
+    near = difflib.get_close_matches(str(name), NORMS, n=1, cutoff=0.5)  # the names are short
     guess = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NORMS)}."
     return f"There is no normalization {name!r}; {guess}"

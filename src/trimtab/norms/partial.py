@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.norms.base import RunningNorm, batch_moments, dims_but_channel, per_channel, unbiased
+from trimtab.norms.checks import check_numbers
 
 
 class MeanOnlyBatchNorm(RunningNorm):
@@ -64,6 +65,7 @@ class LpNorm(RunningNorm):
 
     def __init__(self, num_features: int, *, p: float = 2, **common: Any) -> None:
         super().__init__(num_features, **common)
+        check_numbers(p=p)
         if not p >= 1:
             raise ValueError(f"p must be 1 or larger, not {p}: below that there is no norm.")
         self.p = float(p)

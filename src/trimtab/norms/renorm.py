@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, library
 
 from trimtab.norms.base import RunningNorm, batch_moments, per_channel
+from trimtab.norms.checks import check_numbers
 
 
 class BatchRenorm(RunningNorm):
@@ -42,6 +43,7 @@ class BatchRenorm(RunningNorm):
         **common: Any,
     ) -> None:
         super().__init__(num_features, momentum=momentum, **common)
+        check_numbers(r_max=r_max, d_max=d_max, warmup=warmup, r_steps=r_steps, d_steps=d_steps)
         if not r_max >= 1:
             raise ValueError(f"r_max must be 1 or larger, not {r_max}: r lies between 1/r_max and r_max.")
         if not d_max >= 0:

@@ -6,11 +6,13 @@ Formulas only; `trimtab.theory.simulation.measure_decay` draws batches and measu
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bernoulli, expit, spence
+
+from trimtab.theory.checks import finite
 
 Array = NDArray[np.float64]
 
@@ -79,8 +81,9 @@ def batch_prior(mu: float, sigma: float, batch_size: float, *, excess_kurtosis: 
     """
     check_batch_size(batch_size, above=0)
     _check_kurtosis(excess_kurtosis)
-    if not (math.isfinite(mu) and math.isfinite(sigma) and sigma > 0):
-        raise ValueError(f"mu must be finite and sigma positive and finite, not {mu} and {sigma}.")
+    finite(mu, "mu")
+    if not finite(sigma, "sigma") > 0:
+        raise ValueError(f"sigma must be positive, not {sigma}.")
     return Prior(
         Normal(mu, sigma**2 / batch_size),
         Normal(sigma, sigma**2 * (excess_kurtosis + 2) / (4 * batch_size)),
@@ -111,11 +114,11 @@ def implicit_decay(
         excess_kurtosis: ρ of wᵀx; measured on `normalized` if None.
     """
     check_batch_size(batch_size)
-    z = np.asarray(normalized, dtype=np.float64).ravel()
+    z = _samples(normalized, "normalized")
     if z.size == 0 or not np.all(np.isfinite(z)):
         raise ValueError("normalized must hold at least one sample, and finite numbers only.")
-    if not (math.isfinite(gamma) and math.isfinite(beta)):
-        raise ValueError(f"gamma and beta must be finite, not {gamma} and {beta}.")
+    finite(gamma, "gamma")
+    finite(beta, "beta")
     rho = measured_kurtosis(z) if excess_kurtosis is None else excess_kurtosis
     _check_kurtosis(rho)
     second = link(curvature).curvature if isinstance(curvature, str) else curvature
@@ -126,8 +129,8 @@ def implicit_decay(
 
 def measured_kurtosis(values: ArrayLike) -> float:
     """Excess kurtosis ρ = C/σ⁴ − 3 of a sample, C its fourth central moment (regularization paper, after eq. 2)."""
-    centred = np.asarray(values, dtype=np.float64).ravel()
-    centred = centred - centred.mean()
+    centred = _samples(values, "values")
+    centred = centred - centred.mean() if centred.size else np.zeros(1)
     variance = float(np.mean(centred**2))
     if not variance > 0:
         raise ValueError("the values must vary to have a kurtosis: pass excess_kurtosis instead.")
@@ -146,7 +149,7 @@ def linear_decay(batch_size: float, *, lam: float = 1.0, mean_noise: bool = Fals
         mean_noise: Add 1/(M−3) = E[(μ_B−μ_P)²/σ_B²], what the mean of an independent batch brings.
     """
     check_batch_size(batch_size)
-    if not (math.isfinite(lam) and lam >= 0):
+    if not finite(lam, "lam") >= 0:
         raise ValueError(f"lam must be 0 or larger and finite, not {lam}.")
     # M/(M−3) − 1 and E[σ_P/σ_B] − 1, each without the 1 that would swallow its digits.
     second, first = 3 / (batch_size - 3), math.expm1(_log_mean_inverse(batch_size))
@@ -180,19 +183,26 @@ def optimal_scale(batch_size: float) -> tuple[float, float, float]:
 
 def link(name: str) -> Link:
     """The link of that name, or an error that lists them."""
-    if name not in LINKS:
+    if not isinstance(name, str) or name not in LINKS:
         raise ValueError(f"{name!r} is not a known link: take one of {', '.join(LINKS)}.")
     return LINKS[name]
 
 
 def check_batch_size(batch_size: float, *, above: float = 3) -> None:
     """Refuse a batch size for which a formula has no value."""
-    if not (batch_size > above and math.isfinite(batch_size)):
+    if not (isinstance(batch_size, SupportsFloat) and above < float(batch_size) < math.inf):
         raise ValueError(f"batch_size must be finite and larger than {above}, not {batch_size}.")
 
 
+def _samples(values: ArrayLike, name: str) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers, not {values!r}.") from None
+
+
 def _check_kurtosis(rho: float) -> None:
-    if not (math.isfinite(rho) and rho >= -2):
+    if not finite(rho, "excess_kurtosis") >= -2:
         raise ValueError(f"excess_kurtosis must be finite and at least -2, not {rho}.")
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr
 
+from trimtab.theory.checks import finite
+
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
@@ -64,6 +66,10 @@ class LeakyReLU:
     """
 
     negative_slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a number."""
+        finite(self.negative_slope, "negative_slope")
 
     def phi(self, x: Array) -> Array:
         """φ itself."""

@@ -7,7 +7,7 @@ layer have the variance σ_w²/N_{l−1}, biases σ_b²; the output layer is lin
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 
@@ -93,9 +93,11 @@ def max_learning_rate(lambda_max: float, momentum: float = 0.0) -> float:
     """η* = 2(1 + μ)/λ_max (meanfield, eq. 7).
 
     Raises:
-        ValueError: If the momentum is not in [0, 1).
+        ValueError: If the momentum is not in [0, 1), or the eigenvalue is not a number.
     """
-    if not 0 <= momentum < 1:
+    if not isinstance(lambda_max, SupportsFloat) or math.isnan(float(lambda_max)):
+        raise ValueError(f"lambda_max must be a number, not {lambda_max!r}.")
+    if not isinstance(momentum, SupportsFloat) or not 0 <= momentum < 1:
         raise ValueError(f"momentum must be in [0, 1), not {momentum!r}.")
     return 2 * (1 + momentum) / lambda_max if lambda_max > 0 else math.inf
 

@@ -1,0 +1,37 @@
+"""What settings must be, before they are compared with anything."""
+
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_numbers(**settings: Any) -> None:
+    """Refuse what is not a real number. Whether it is a sensible one is for the caller to say.
+
+    Raises:
+        ValueError: If there is such a setting; it is named.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise ValueError(f"{name} must be a number, not {value!r}.")
+
+
+def check_whole(least: int = 1, **settings: Any) -> None:
+    """Refuse what is not a whole number, or is below the least.
+
+    Raises:
+        ValueError: If there is such a setting; it is named.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number, {least} or larger, not {value!r}.")
+
+
+def check_flags(**settings: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        ValueError: If there is such a setting; it is named.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, not {value!r}.")
