@@ -145,13 +145,16 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: If one is not known or of the wrong type.
     """
-    from trimtab.training.folder import read_settings
+    from trimtab.training.config import read_settings
     from trimtab.training.settings import from_mapping
 
     prefix = "setting_"
     given = {name.removeprefix(prefix): v for name, v in vars(options).items() if name.startswith(prefix)}
     told = from_mapping(given, where="the command line")
-    return {**(read_settings(options.config) if options.config else {}), **told}
+    file = read_settings(options.config) if options.config else {}
+    if "steps" in told or "epochs" in told:  # one decision, of which the file has no half
+        file = {name: value for name, value in file.items() if name not in ("steps", "epochs")}
+    return {**file, **told}
 
 
 def size(number: float) -> str:
@@ -211,12 +214,21 @@ def seconds(text: str) -> float:
 
 def positive(text: str) -> int:
     """A whole number, 1 or more, for argparse."""
+    return _at_least(1, text)
+
+
+def count(text: str) -> int:
+    """A whole number, 0 or more, for argparse."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text!r}")
+        number = -1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more, not {text!r}")
     return number
 
 

@@ -15,6 +15,7 @@ from trimtab.cli.common import (
     CommandError,
     add_machine,
     add_settings,
+    count,
     given_settings,
     kept,
     need,
@@ -101,7 +102,7 @@ def add_compare(commands: "Commands") -> None:
     )
     parser.add_argument(
         "--validation",
-        type=int,
+        type=count,
         metavar="N",
         help="samples to choose the rate on (default: a tenth of the training data)",
     )
@@ -218,7 +219,8 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     else:
         console = Terminal()
         console.print(table(comparison, console.width))
-        console.print(comparison.conclusion, highlight=False, markup=False)
+        for sentence in (comparison.conclusion, *comparison.notes):
+            console.print(sentence, highlight=False, markup=False)
         console.print(f"{seconds:.0f} s on {comparison.machine}.", highlight=False, markup=False, soft_wrap=True)
     if problem is not None:
         raise problem

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.cli.common import (
+    FAILED,
     LAB,
     PAGE,
     RECIPES,
+    CommandError,
     Terminated,
     add_machine,
     add_settings,
@@ -39,26 +41,26 @@ def add(commands: "Commands") -> None:
 
     parser = commands.add_parser(
         "probe",
-        usage="trimtab probe NETWORK [--methods A,B] [--probe A,B] [--at N,M] [--SETTING VALUE ...] [options]",
+        usage="trimtab probe [NETWORK] [--methods A,B] [--probe A,B] [--at N,M] [--SETTING VALUE ...] [options]",
         help="train a network and measure its loss surface, covariate shift, conditioning and spectrum along the way",
         description="Trains a network by one method or several, measures at some steps of the training and draws what "
         "was found: the figures of the landscape paper and more. The same command goes on where it was stopped. "
         + RECIPES,
     )
-    parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
+    parser.add_argument(
+        "network", nargs="?", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)} (default: the file's)"
+    )
     parser.add_argument(
         "--methods",
         type=words,
-        default=("vanilla", "bn"),
         metavar="A,B",
-        help="as `trimtab list methods` has them (default: vanilla,bn)",
+        help="as `trimtab list methods` has them (default: the file's, else vanilla,bn)",
     )
     parser.add_argument(
         "--probe",
         type=words,
-        default=("landscape",),
         metavar="A,B",
-        help=f"some of {', '.join(PROBES)}, or all (default: landscape)",
+        help=f"some of {', '.join(PROBES)}, or all (default: the file's, else landscape)",
     )
     parser.add_argument(
         "--at",
@@ -66,9 +68,7 @@ def add(commands: "Commands") -> None:
         metavar="N,M",
         help="measure before these steps, counted from 0 (default: as --probe-every says)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="decides weights, order and noise (default: %(default)s)"
-    )
+    parser.add_argument("--seed", metavar="N", help="decides weights, order and noise (default: the file's, else 0)")
     parser.add_argument(
         "--out", type=place, metavar="FOLDER", help="for the runs and the page (default: runs/probe-DATA-NETWORK)"
     )
@@ -97,30 +97,45 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.training.estimate import one_after_another
 
     check_kinds(options.figures)
-    planned = [_settings(options, method) for method in options.methods]
-    out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{options.network}"
+    planned, notes = _planned(options)
+    out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{planned[0].network}"
     if options.dry_run:
         costs = [_rehearse(settings, out / settings.method, options) for settings in planned]
         return show_estimate(one_after_another(one for one in costs if one is not None), out)
     with kept(out, "go on with the same command"):
-        for settings in planned:
-            _train(settings, out / settings.method, options)
+        for number, settings in enumerate(planned):
+            try:
+                _train(settings, out / settings.method, options)
+            except ValueError as error:
+                if number == 0:
+                    raise
+                raise CommandError(f"{settings.method}: {error}; the runs before it are kept", FAILED) from error
         material = collect([out])
         write_page(material, out / PAGE)
         drawn = write_figures(material, out / "figures", options.figures)
-    for path in (out / PAGE, *drawn):
-        print(path)
+    for line in (*notes, out / PAGE, *drawn):
+        print(line)
     return 0
 
 
-def _settings(options: argparse.Namespace, method: str) -> "Settings":
+def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, ...]]:
+    """The settings of each run, and which of them are left out for some; flags go before the file."""
+    from trimtab.training.methods import foreign, left_out
     from trimtab.training.recipes import resolve
     from trimtab.training.settings import Settings, from_mapping
 
-    own = {"network": options.network, "method": method, "seed": options.seed, "probe": options.probe}
-    if options.at:
-        own["probe_at"] = options.at
-    return resolve(Settings(**{**given_settings(options), **from_mapping(own, where="the command line")}))
+    flags = {"network": options.network, "seed": options.seed, "probe": options.probe, "probe_at": options.at}
+    own = {name: value for name, value in flags.items() if value is not None}
+    given = {"probe": ("landscape",), **given_settings(options), **from_mapping(own, where="the command line")}
+    if "network" not in given:
+        raise ValueError("no network is named; name one, as in: trimtab probe vgg")
+    methods = options.methods or ((given["method"],) if "method" in given else ("vanilla", "bn"))
+    given.pop("method", None)
+    Settings(**given)  # refuses what no method can have
+    without = foreign(given, methods)
+    shared = [{name: v for name, v in given.items() if method not in without.get(name, ())} for method in methods]
+    planned = [resolve(Settings(**told, method=method)) for told, method in zip(shared, methods, strict=True)]
+    return planned, left_out(without)
 
 
 def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:

@@ -114,6 +114,7 @@ class Comparison:
         finished: Whether all runs are done.
         cells: The outcomes.
         conclusion: What they show, in a few sentences.
+        notes: What else there is to know about how it was done, such as settings that a method cannot have.
     """
 
     command: str
@@ -127,6 +128,7 @@ class Comparison:
     finished: bool
     cells: tuple[Cell, ...]
     conclusion: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """As JSON, with the means beside the single values."""
@@ -164,7 +166,10 @@ class Comparison:
             if len(parts) != 3 or not all(type(part) is int and part >= 0 for part in parts):
                 raise ValueError("parts are not three numbers of samples")
             cells = tuple(_cell(entry) for entry in _listed(content, "cells"))
-            return checked(cls, {**content, "parts": parts, "cells": cells})
+            notes = tuple(_listed({"notes": [], **content}, "notes"))
+            if not all(isinstance(note, str) for note in notes):
+                raise ValueError("notes are not sentences")
+            return checked(cls, {**content, "parts": parts, "cells": cells, "notes": notes})
         except ValueError as error:
             raise ValueError(f"{path} is not the result of a comparison: {error}") from error
 

@@ -206,6 +206,7 @@ def notes(subject: Subject) -> list[str]:
             for c in subject.comparison.cells
             if c.why_not
         ]
+        found += subject.comparison.notes
         if not subject.comparison.finished:
             found.append("The comparison is not finished; the same command goes on with it.")
     return found or ["All runs finished."]

@@ -30,6 +30,7 @@ from trimtab.training import folder as folders
 from trimtab.training.estimate import Estimate, cost, in_a_comparison
 from trimtab.training.grid import Grid, Planned, Setup, setups
 from trimtab.training.launch import versions
+from trimtab.training.methods import foreign, left_out
 from trimtab.training.run import hardware
 from trimtab.training.session import Session
 from trimtab.training.settings import settled
@@ -115,6 +116,9 @@ class Comparing:
                 self._do("testing", final, team)
             comparison = replace(self._so_far(), finished=True)
             if all(cell.why_not for cell in comparison.cells):
+                (self._out / RESULTS).unlink(missing_ok=True)
+                with suppress(OSError):  # there may be runs of another comparison
+                    (self._out / RUNS).rmdir()
                 raise ValueError(f"none of these can be trained: {comparison.cells[0].why_not}")
             comparison = self._where(comparison)
             return self._keep(replace(comparison, conclusion=conclude(comparison)))
@@ -198,6 +202,7 @@ class Comparing:
             seeds=self._grid.seeds,
             finished=False,
             cells=tuple(assemble(setup, self._outcomes, self._classes) for setup in self._setups),
+            notes=left_out(foreign(self._grid.shared, self._grid.methods)),
         )
 
     def _where(self, comparison: Comparison) -> Comparison:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,52 +16,48 @@ except ImportError:  # no locks on this system
     fcntl = None  # type: ignore[assignment]
 
 from trimtab.records import EVENTS, UNFINISHED, whole_file
+from trimtab.training.config import read_settings
 from trimtab.training.extending import CHANGEABLE, LENGTH, lengthened
 from trimtab.training.run import CHECKPOINT
-from trimtab.training.settings import Settings, from_mapping
+from trimtab.training.settings import Settings
 
 SETTINGS = "settings.yaml"
 FILES = (CHECKPOINT, EVENTS, SETTINGS)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file, by name.
-
-    Raises:
-        ValueError: If it cannot be read, is not a mapping, or has a setting that does not exist.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a YAML file: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} must hold settings as 'name: value', one to a line")
-    return from_mapping(content, where=str(path))
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder and have it for oneself; the system gives it free when the process ends, however it ends.
 
+    If what is done within fails and leaves nothing in the folder, then the folder does not stay either.
+
     Raises:
         ValueError: If the folder cannot be made, or another process is at work in it.
     """
+    made = []
     try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
+        _remove_empty(made)
         raise _cannot_write(folder, error) from error
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # file systems without locks
-            _lock(handle, folder)
+        if fcntl is not None:
+            with suppress(OSError):  # file systems without locks
+                _lock(handle, folder)
         yield
+    except BaseException:
+        _remove_empty(made)
+        raise
     finally:
         os.close(handle)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # something is in it
+            folder.rmdir()
 
 
 def _lock(handle: int, folder: Path) -> None:

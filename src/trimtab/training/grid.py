@@ -10,7 +10,7 @@ from typing import Any
 
 from trimtab.data import Dataset
 from trimtab.networks import places
-from trimtab.training.methods import Method
+from trimtab.training.methods import Method, foreign
 from trimtab.training.recipes import resolve
 from trimtab.training.settings import Settings, settled
 
@@ -33,7 +33,7 @@ class Grid:
         seeds: Runs at the chosen learning rate.
         validation: Samples to choose it on; None: a tenth of the training data if there is something to choose, else 0.
         evaluations: How often the runs at the chosen learning rate are tested along the way.
-        shared: Settings of all runs.
+        shared: Settings of all runs, but for those of methods to which they mean nothing.
     """
 
     data: str = "digits"
@@ -124,11 +124,14 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
     for network in grid.networks:
         places(network)  # refuses those that there are not
     _check_methods(grid.methods)
+    Settings(**grid.shared)  # refuses what no method can have
+    without = foreign(grid.shared, grid.methods)
     result = []
     for network, size, method in product(grid.networks, grid.batch_sizes or (None,), grid.methods):
+        shared = {name: value for name, value in grid.shared.items() if method not in without.get(name, ())}
         told = {} if size is None or size not in grid.epochs else {"epochs": grid.epochs[size]}
         given = Settings(
-            **{**grid.shared, **told},
+            **{**shared, **told},
             data=grid.data,
             network=network,
             method=method,
@@ -138,7 +141,10 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
         settings = resolve(given)
         per_epoch = kept // (settled(settings.batch_size) or kept)
         if not per_epoch:
-            raise ValueError(f"a batch of {settings.batch_size} is more than the {kept} samples to train on")
+            raise ValueError(
+                f"a batch of {settings.batch_size} is more than the {kept} samples to train on; take so many or less, "
+                "or 0 for all of them"
+            )
         steps = settings.steps or settled(settings.epochs) * per_epoch
         rates = tuple(sorted(set(grid.lrs))) or around(settled(settings.lr), grid.rates)
         result.append(Setup(settings, rates, steps, grid.seeds, grid.evaluations))

@@ -61,7 +61,17 @@ def launch(
             folders.remove(folder)
             with suppress(OSError):  # something else is in it
                 folder.rmdir()
-            raise CannotTrain(str(error)) from error
+            raise CannotTrain(_why(error, session)) from error
+
+
+def _why(error: ValueError, session: Session) -> str:
+    if "Expected more than 1" not in str(error):  # torch's words for it, which speak of a tensor's size
+        return str(error)
+    settings = session.settings
+    return (
+        f"{settings.method} needs more than one value for each of its statistics, which a batch of "
+        f"{session.batch_size} does not give in {settings.network}; take a larger batch size or another method"
+    )
 
 
 def rehearse(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:

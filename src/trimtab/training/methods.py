@@ -1,6 +1,7 @@
 """A method is what a person compares: `[bnp | bnp-debias][+norm]`, or a norm alone."""
 
 import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.norms import NORMS
@@ -37,14 +38,47 @@ class Method:
         Raises:
             ValueError: If its norm is not known, or cannot be combined with BNP.
         """
-        first, _, rest = name.partition("+")
+        first, plus, rest = name.partition("+")
         bnp = first in ("bnp", "bnp-debias")
-        norm = (rest if bnp else name) or "none"
+        norm = (rest if plus else "none") if bnp else name
         if norm == "vanilla":
             norm = "none"
         if norm.removesuffix("-pre") not in NORMS:
-            near = difflib.get_close_matches(name, ["vanilla", "bnp", "bnp-debias", *NORMS], n=1, cutoff=0.0)[0]
-            raise ValueError(f"there is no method {name!r}; did you mean {near!r}?")
+            near = difflib.get_close_matches(name, METHODS, n=1)
+            known = f"{'Known' if near else 'known'} are {', '.join(METHODS)} and bnp+NORM"
+            raise ValueError(f"there is no method {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}{known}")
         if bnp and norm.startswith("wn"):
             raise ValueError(f"{name}: BNP cannot change weights that weight normalization computes; use one of them.")
         return cls(name, norm, bnp=bnp, debias=first == "bnp-debias")
+
+    def heeds(self, setting: str) -> bool:
+        """Whether a setting means something to this method."""
+        norm = self.norm.removesuffix("-pre")
+        if setting == "group_size":
+            return norm in ("gn", "bn4")
+        return not (setting in _OF_NORMS and norm == "none") and not (setting in _OF_BNP and not self.bnp)
+
+
+_OF_NORMS = ("gamma", "fixed_gamma", "zeta", "norm_momentum", "norm_eps", "before_activation", "norm_layers")
+_OF_BNP = ("rho", "eps1", "eps2", "statistics", "spatial", "no_bias")
+
+
+def foreign(given: Iterable[str], methods: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Of the settings that were given, those that mean nothing to some of the methods, with these methods.
+
+    Raises:
+        ValueError: If one means nothing to any of them, or a method is not known.
+    """
+    parsed = {name: Method.parse(name) for name in methods}
+    found = {setting: tuple(name for name in parsed if not parsed[name].heeds(setting)) for setting in given}
+    for setting, names in found.items():
+        if len(names) == len(parsed):
+            raise ValueError(f"{setting} means nothing to {' or '.join(names)}; leave it out")
+    return {setting: names for setting, names in found.items() if names}
+
+
+def left_out(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What `foreign` found, in sentences."""
+    return tuple(
+        f"{name} is left out for {', '.join(methods)}: it means nothing there." for name, methods in found.items()
+    )

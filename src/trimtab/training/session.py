@@ -55,6 +55,11 @@ class Session:
         self.dataset: Dataset = load(settings.data, data_root) if dataset is None else dataset
         train, held_out = self._parts()
         self.batch_size = settled(settings.batch_size) or len(train)
+        if self.batch_size > len(train):
+            raise ValueError(
+                f"batch_size is {self.batch_size}, but there are {len(train)} samples to train on; take so many or "
+                "less, or 0 for all of them"
+            )
 
         _set_precision(settings, device)
         torch.manual_seed(settings.seed)

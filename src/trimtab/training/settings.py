@@ -9,10 +9,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from trimtab.data import DATASETS
 from trimtab.networks import INITS, NETWORKS
+from trimtab.records import shown
 from trimtab.training.methods import METHODS, Method
 from trimtab.training.probing import PROBES, chosen
 
 T = TypeVar("T")
+LIMIT = 2**63
+"""Whole numbers are smaller; torch has no larger ones."""
 
 # What `--help` puts together.
 _WHAT, _OPTIMIZATION, _SCHEDULE = "network and data", "optimization", "learning rate schedule"
@@ -113,7 +116,9 @@ class Settings:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not allowed(value):
-                    raise ValueError(f"{name} must be {words}, not {value!r}")
+                    raise ValueError(f"{name} must be {words}, not {shown(value)}")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("steps and epochs are two ways to say how long a run is; give one of them")
         chosen(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
@@ -134,12 +139,20 @@ class Settings:
 
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "steps", "log_every", "evaluate_every", "evaluations", "probe_every"), lambda n: n >= 1, "1 or more"),
+    (("group_size",), lambda n: n >= 1, "1 or more"),
     (("probe_at",), lambda steps: all(n >= 0 for n in steps), "steps counted from 0"),
+    (("milestones",), lambda epochs: all(n >= 0 for n in epochs), "epochs, 0 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
-    (("weight_decay", "zeta"), lambda x: 0 <= x < math.inf, "a finite number, 0 or larger"),
-    (("momentum", "dropout"), lambda x: 0 <= x < 1, "in [0, 1)"),
-    (("factor",), lambda x: 0 <= x <= 1, "in [0, 1]"),
+    (
+        ("weight_decay", "zeta", "norm_eps", "sigma_b2", "eps1", "eps2"),
+        lambda x: 0 <= x < math.inf,
+        "a finite number, 0 or larger",
+    ),
+    (("init_scale", "sigma_w2"), lambda x: 0 < x < math.inf, "a finite number above 0"),
+    (("gamma",), math.isfinite, "a finite number"),
+    (("momentum", "dropout", "rho"), lambda x: 0 <= x < 1, "in [0, 1)"),
+    (("factor", "norm_momentum"), lambda x: 0 <= x <= 1, "in [0, 1]"),
 )
 
 
@@ -156,24 +169,28 @@ def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         if name not in hints:
             near = difflib.get_close_matches(name, list(hints), n=1)
             raise ValueError(
-                f"{where}: there is no setting {raw!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+                f"{where}: there is no setting {shown(raw)}" + (f"; did you mean {near[0]!r}?" if near else "")
             )
         try:
             checked[name] = convert(value, hints[name])
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{where}: {name}: {error}") from None
     return checked
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """A value from YAML or a command line as the type that a setting has."""
+    """A value from YAML or a command line as the type that a setting has.
+
+    Raises:
+        ValueError: If it cannot be, with what it must be.
+    """
     if get_origin(hint) in (Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
         hint = _without_none(hint)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise ValueError(f"must be one of {', '.join(get_args(hint))}, not {value!r}")
+            raise ValueError(f"must be one of {', '.join(get_args(hint))}, not {shown(value)}")
         return value
     if get_origin(hint) is tuple:
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
@@ -184,14 +201,20 @@ def convert(value: Any, hint: Any) -> Any:
             return value
         if isinstance(value, str) and value.lower() in words:
             return words[value.lower()]
-        raise ValueError(f"must be true or false, not {value!r}")
-    if isinstance(value, bool) or (hint is int and isinstance(value, float) and not value.is_integer()):
-        raise ValueError(f"must be of type {hint.__name__}, not {value!r}")
+        raise ValueError(f"must be true or false, not {shown(value)}")
+    if hint is str:
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"must be a name, not {shown(value)}")
+        return value
     try:
-        return hint(value)
-    except ValueError:
-        kind = {int: "a whole number", float: "a number"}.get(hint, hint.__name__)
-        raise ValueError(f"must be {kind}, not {value!r}") from None
+        number = hint(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None or (hint is int and isinstance(value, float) and not value.is_integer()):
+        raise ValueError(f"must be {'a whole number' if hint is int else 'a number'}, not {shown(value)}")
+    if hint is int and abs(number) >= LIMIT:
+        raise ValueError(f"must be a whole number below 2^63, not {shown(value)}")
+    return number
 
 
 def settled(value: T | None) -> T:

@@ -66,6 +66,14 @@ class Outcome:
     why_not: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run failed that should not have: in one sentence, or, where nobody expects it, where it happened."""
+
+    why: str
+    expected: bool
+
+
 class TrainingFailed(RuntimeError):  # noqa: N818
     """A run that ended neither well nor in divergence."""
 
@@ -143,7 +151,7 @@ class Workers:
             advance: Told at which step a run is.
 
         Raises:
-            TrainingFailed: If a run fails twice.
+            TrainingFailed: If a run fails, or its process dies twice.
         """
         again: list[Task] = []
         yield from self._run(list(tasks), self._number, advance, again)
@@ -179,8 +187,9 @@ class Workers:
                     self._free.append((process, ready))
                 if isinstance(message, Outcome):
                     yield task, message
-                elif isinstance(message, str):
-                    raise TrainingFailed(f"the run {task.run.name} failed: {message}")
+                elif isinstance(message, Failure):
+                    kind = TrainingFailed if message.expected else RuntimeError
+                    raise kind(f"the run {task.run.name} failed: {message.why}")
                 else:
                     failed.append(task)
 
@@ -226,15 +235,17 @@ def _work(pipe: Connection, threads: int) -> None:
             task = pipe.recv()
         except EOFError:
             return
-        message: Outcome | str | None
+        message: Outcome | Failure | None
         try:
             message = do(task, lambda progress: pipe.send(progress.step))
         except torch.OutOfMemoryError:
             return  # the device's memory is given back when the process ends
         except OSError as error:
-            message = str(error)
+            message = Failure(f"{task.folder}: {error.strerror or error}", expected=True)
+        except ValueError as error:
+            message = Failure(str(error), expected=True)
         except Exception:
-            message = traceback.format_exc()
+            message = Failure(traceback.format_exc(), expected=False)
         if message is None:  # told to stop
             return
         with suppress(BrokenPipeError):
