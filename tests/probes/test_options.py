@@ -141,3 +141,9 @@ def test_loss_functions_of_all_kinds_are_taken() -> None:
 
     for each in (more, any_number, Own(), functools.partial(more, factor=2.0)):
         assert Landscape(step_size=0.1)(nn.Linear(2, 1), each, torch.ones(3, 2)).problem is None
+
+
+def test_a_loss_without_a_gradient_is_said() -> None:
+    for probe in (Landscape(step_size=0.1), CovariateShift(step_size=0.1), Spectrum()):
+        found = probe(nn.Linear(2, 1), lambda model, batch: batch.sum(), torch.ones(3, 2))
+        assert found.problem == "The loss depends on no parameter that is trained, so that it has no gradient."

@@ -175,6 +175,8 @@ def test_not_a_number_is_said(batch: dict[str, Tensor]) -> None:
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="statistics must be"):
         Still(nn.Linear(2, 2), statistics="running")
+    with pytest.raises(ValueError, match="lazy layers without parameters yet"):
+        Still(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)))
     with pytest.raises(ValueError, match="no parameter that is trained"):
         Still(nn.ReLU())
 

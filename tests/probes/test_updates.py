@@ -126,6 +126,15 @@ def test_a_bnp_whose_step_is_called_by_hand() -> None:
     assert_foretold(model, optimizer, a_batch(), trimtab.BNP(model))
 
 
+def test_a_bnp_that_is_given_and_attached_preconditions_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    bnp = trimtab.BNP(model).attach(optimizer)
+    _, _, once = next_step(Surface(model, loss_fn, a_batch()), optimizer)
+    _, _, given = next_step(Surface(model, loss_fn, a_batch()), optimizer, bnp)
+    assert all(torch.equal(once[name], given[name]) for name in once)
+
+
 def test_two_bnps_and_parameters_of_others() -> None:
     model, other = (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)) for _ in range(2))
     optimizer = SGD([*model.parameters(), *other.parameters()], 0.1, momentum=0.9)

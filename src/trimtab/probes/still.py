@@ -44,7 +44,7 @@ class Still:
         parameters: The values of the parameters that are trained, by name; they share memory with the model.
 
     Raises:
-        ValueError: If `statistics` is none of these, or no parameter is trained.
+        ValueError: If `statistics` is none of these, no parameter is trained, or a layer has no parameters yet.
     """
 
     def __init__(self, model: nn.Module, *, statistics: Statistics = "train", dropout: bool = True) -> None:
@@ -53,6 +53,8 @@ class Still:
         self.model = _unwrapped(model)
         self.statistics = statistics
         self.dropout = dropout
+        if any(nn.parameter.is_lazy(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())):
+            raise ValueError("The model has lazy layers without parameters yet; call it once before it is measured.")
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")

@@ -121,9 +121,24 @@ def fresh(batch: Any) -> Any:
 
 
 def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool = False) -> dict[str, Tensor]:
-    """The gradient, with zeros for what the loss does not depend on."""
+    """The gradient, with zeros for what the loss does not depend on.
+
+    Raises:
+        CannotMeasure: If it depends on nothing.
+    """
+    check_gradient(loss)
     gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
     return {name: dense(gradient) for name, gradient in zip(leaves, gradients, strict=True)}
+
+
+def check_gradient(loss: Tensor) -> None:
+    """Refuse a loss that has no gradient.
+
+    Raises:
+        CannotMeasure: If it has none.
+    """
+    if not loss.requires_grad:
+        raise CannotMeasure("The loss depends on no parameter that is trained, so that it has no gradient.")
 
 
 def dense(gradient: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from trimtab.bnp import BNP
 from trimtab.bnp.rehearsal import bnps_of, rehearsal
 from trimtab.probes.result import CannotMeasure, out_of_memory
-from trimtab.probes.surface import Surface, check_finite, dense
+from trimtab.probes.surface import Surface, check_finite, check_gradient, dense
 
 Values = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
     Args:
         surface: Where the model is.
         optimizer: Any that takes steps without a closure.
-        bnp: One that is not attached.
+        bnp: One that is not attached; if it is, it preconditions once all the same.
 
     Returns:
         The gradient has only what the loss depends on: an optimizer leaves the rest alone. The new parameters are
@@ -49,10 +49,12 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
 
     def work() -> tuple[float, Values, Values]:
         with ExitStack() as stack:
-            doubles = [(each, [leaves[name] for name in mine]) for each in bnps_of(optimizer)]
-            doubles += [(bnp, list(leaves.values()))] if bnp is not None else []
+            attached = bnps_of(optimizer)
+            doubles = [(each, [leaves[name] for name in mine]) for each in attached]
+            doubles += [(bnp, list(leaves.values()))] if bnp is not None and bnp not in attached else []
             steps = [stack.enter_context(rehearsal(each, set(map(id, known)))) for each, known in doubles]
             loss = surface._loss()
+            check_gradient(loss)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
             gradient = {name: dense(g) for name, g in found.items()}

@@ -65,7 +65,7 @@ def _shift(session: "Session") -> "Probe[Any]":
     from trimtab.probes import CovariateShift
 
     # Nothing is below the first layer.
-    return CovariateShift(optimizer=session.optimizer, bnp=session.bnp, layers=_weighted(session)[1:], most=LAYERS)
+    return CovariateShift(optimizer=session.optimizer, layers=_weighted(session)[1:], most=LAYERS)
 
 
 def _activations(session: "Session") -> "Probe[Any]":
