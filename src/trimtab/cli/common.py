@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
+"""What experiments need, by the names of the modules."""
+PACKAGES = {**LAB, "shtab": "shtab"}
 
 PAGE = "report.html"
 RECIPES = "What is not given is taken from the recipe of the paper that the network is from."
@@ -82,7 +84,7 @@ def kept(out: Path, go_on: str) -> Iterator[None]:
 
 def need(*modules: str) -> None:
     """Say what is missing. What belongs to the lab is imported where it is used, so that the library does without."""
-    missing = [LAB[module] for module in modules if find_spec(module) is None]
+    missing = [PACKAGES[module] for module in modules if find_spec(module) is None]
     if missing:
         them = "it" if len(missing) == 1 else "them"
         raise CommandError(

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TextIO
 import torch
 
 import trimtab
-from trimtab.cli import compare, data, export, list, predict, probe, report, train
+from trimtab.cli import compare, completion, data, export, list, predict, probe, report, train
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, terminable
 
 CLOSED_PIPE = 141
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     predict.add(commands)
     data.add(commands)
     list.add(commands)
+    completion.add(commands)
     return made
 
 
