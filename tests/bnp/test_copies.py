@@ -135,6 +135,31 @@ def test_a_single_layer() -> None:
     assert [layer.steps for layer in bnp.report().layers] == [1]
 
 
+class Shifted(nn.Linear):
+    """A layer with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x + 1, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_layers_with_a_forward_of_their_own(way: str) -> None:
+    model = nn.Sequential(Shifted(3, 4), nn.Linear(4, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    bnp = trimtab.BNP(model).attach(optimizer)
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    twin, its_bnp, its_optimizer = WAYS[way]((model, bnp, optimizer))
+    assert says_detached(its_bnp)
+    its_bnp.attach(its_optimizer)
+    for each, its in ((model, optimizer), (twin, its_optimizer)):
+        its.zero_grad()
+        each(torch.ones(4, 3)).sum().backward()
+        its.step()
+    assert_identical(weights(twin), weights(model))
+    assert [layer.steps for layer in its_bnp.report().layers] == [2, 2]
+
+
 def test_kept_in_the_model() -> None:
     model, bnp, _ = trained()
     model.bnp = bnp

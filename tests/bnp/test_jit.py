@@ -32,6 +32,27 @@ def test_a_trace_is_that_of_the_bare_model(fast: bool) -> None:
     bnp.step()
 
 
+class Shifted(nn.Linear):
+    """A layer with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x + 1, self.weight, self.bias)
+
+
+def test_layers_with_a_forward_of_their_own() -> None:
+    model = nn.Sequential(Shifted(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    bnp = trimtab.BNP(model)
+    model(torch.randn(5, 3)).sum().backward()
+    rows = pending_rows(bnp)
+    traced = torch.jit.trace(model, torch.randn(5, 3))
+    assert [node.kind() for node in traced.inlined_graph.nodes()].count("aten::linear") == 2
+    assert pending_rows(bnp) == rows
+    model(torch.randn(5, 3)).sum().backward()
+    assert pending_rows(bnp) == {"0": 10, "2": 10}
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.script cannot compile"):
+        torch.jit.script(model[0])
+
+
 def test_a_traced_model_can_be_saved() -> None:
     model = small_model()
     trimtab.BNP(model).attach(torch.optim.SGD(model.parameters(), lr=0.1))
