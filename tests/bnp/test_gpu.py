@@ -180,3 +180,50 @@ def test_peak_memory_over_vanilla() -> None:
         return torch.cuda.max_memory_allocated()
 
     assert peak(True) < 1.02 * peak(False)
+
+
+def test_an_optimizer_made_anew_is_noticed_and_the_users_line_is_shown() -> None:
+    """The backward runs in a thread of torch's, and a fused optimizer leaves a weight's version as it is."""
+    model = small_model().cuda()
+    trimtab.BNP(model).attach(torch.optim.SGD(model.parameters(), lr=0.01))
+    anew = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+    for step in range(3):
+        cuda_step(model, anew, step)
+    with pytest.warns(trimtab.TrimtabWarning, match="trained without BNP: 3 gradients in a row") as said:
+        cuda_step(model, anew, 3)
+    assert said[0].filename == __file__
+
+
+def test_a_second_bnp_is_refused_and_a_step_of_two_can_be_captured() -> None:
+    model = small_model().cuda()
+    first, second = trimtab.BNP(model), trimtab.BNP(model)
+    x = batch(0).cuda()
+    loss_of(model, x).backward()
+    first.step()
+    with pytest.raises(RuntimeError, match="preconditioned by another BNP since it arrived"):
+        second.step()
+
+    front, back = trimtab.BNP(model, skip=["5", "7"]), trimtab.BNP(model, skip=["0", "2"])
+    for bnp in (first, second):
+        bnp.detach()
+
+    def step() -> None:
+        model.zero_grad()
+        loss_of(model, x).backward()
+        front.step()
+        back.step()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    model.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    graph.replay()
+    step()
+    assert [layer.steps for layer in front.report().layers if layer.left_alone is None] == [6, 6]
