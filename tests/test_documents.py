@@ -29,7 +29,7 @@ def commands() -> list[str]:
         joined = text.replace("\\\n", " ")
         found += re.findall(r"^ {4,}(trimtab .*)$", joined, re.MULTILINE)
         found += [" ".join(each.split()) for each in re.findall(r"`(trimtab [^`]*)`", text)]
-    return sorted({each.partition("  #")[0].strip() for each in found})
+    return sorted({each.partition("  #")[0].partition(" > ")[0].strip() for each in found})
 
 
 # What stands for something of the reader's.
