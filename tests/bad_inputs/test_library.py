@@ -176,7 +176,7 @@ ROWS: list[Row] = [
     *each((None, [], 3), lambda v: load(options=v), ValueError, "options and layers are not dictionaries"),
     (lambda: load(layers=[]), ValueError, "options and layers are not dictionaries"),
     (lambda: load(options={}), ValueError, "saved with debias=None, but this BNP has debias=False"),
-    (lambda: load(options={"debias": torch.ones(2), "spatial": "channel"}), ValueError, "saved with debias=tensor"),
+    (lambda: load(options={"debias": torch.ones(2), "spatial": "channel"}), ValueError, "saved with debias=a Tensor"),
     (lambda: load(layers={}), ValueError, "nothing for layer ''; is it from another model"),
     (lambda: load(layers={"": {}, "1": {}}), ValueError, "a layer '1' that this model does not have"),
     (lambda: load(layers={"": {}}), ValueError, "'running' of layer '' is missing"),

@@ -197,8 +197,8 @@ def more_layers() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (other_width, {}, "layer '5' is for columns of shape .16,., but the layer has 17 inputs"),
-        (other_kernel, {}, "layer '2' is for columns of shape .4,., but the layer has 1 inputs"),
+        (other_width, {}, "layer '5' is for columns of shape .16,., but the layer's weight has shape .5, 17."),
+        (other_kernel, {}, "layer '2' is for columns of shape .4,., but the layer's weight has shape .4, 1, 2, 2."),
         (fewer_layers, {}, "a layer '7' that this model does not have"),
         (more_layers, {}, "nothing for layer '8'"),
         (small_model, {"skip": "7"}, "a layer '7' that this model does not have or BNP skips"),
@@ -354,7 +354,7 @@ SPOILED = [
     ("running.weight", lambda t: t - 1, "is -1.0 and not"),
     ("running.weight", lambda t: t * NAN, "infinite or NaN"),
     ("handed_out", lambda _: "no", "is 'no' and not True or False"),
-    ("handed_out", lambda _: torch.tensor(True), "is tensor.True. and not True or False"),
+    ("handed_out", lambda _: torch.tensor(True), "is a Tensor and not True or False"),
     ("running", lambda _: [1, 2], "is a list and not a dictionary"),
     ("pending", lambda _: torch.zeros(3), "is a Tensor and not a dictionary"),
     ("running", lambda part: {**part, "median": part["mean"]}, "'running.median' of layer '2' is not a field"),

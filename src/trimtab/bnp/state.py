@@ -34,13 +34,13 @@ def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: O
     if not isinstance(saved, Mapping) or not {"version", "options", "layers"} <= saved.keys():
         raise ValueError("This is not a state of BNP: it has no version, options and layers.")
     if type(saved["version"]) is not int or saved["version"] != VERSION:
-        raise ValueError(f"The state has version {saved['version']!r}; this trimtab reads version {VERSION}.")
+        raise ValueError(f"The state has version {_shown(saved['version'])}; this trimtab reads version {VERSION}.")
     if not isinstance(saved["options"], Mapping) or not isinstance(saved["layers"], Mapping):
         raise ValueError("The state is damaged: its options and layers are not dictionaries.")
     for name in _MEANING:
         theirs, ours = saved["options"].get(name), getattr(options, name)
         if type(theirs) is not type(ours) or theirs != ours:
-            raise ValueError(f"The state was saved with {name}={theirs!r}, but this BNP has {name}={ours!r}.")
+            raise ValueError(f"The state was saved with {name}={_shown(theirs)}, but this BNP has {name}={ours!r}.")
     for name in observers.keys() - saved["layers"].keys():
         raise ValueError(f"The state has nothing for layer {name!r}; is it from another model?")
     for name in saved["layers"].keys() - observers.keys():
@@ -73,7 +73,7 @@ def _load_layer(observer: Observer, saved: Any) -> tuple[RunningAverage | None, 
     entry.need("running", "pending", "handed_out")
     handed_out = entry.saved["handed_out"]
     if not isinstance(handed_out, bool):
-        raise entry.damaged("handed_out", f"is {handed_out!r} and not True or False")
+        raise entry.damaged("handed_out", f"is {_shown(handed_out)} and not True or False")
     running, pending = _load_averages(entry), _load_rows(entry)
     if running is not None and pending is not None and running.mean.shape != pending.moments.shape:
         shapes = f"{tuple(pending.moments.shape)} and not {tuple(running.mean.shape)} as in 'running'"
