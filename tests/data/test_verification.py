@@ -112,6 +112,14 @@ def test_a_file_compressed_anew_is_official(tmp_path: Path, monkeypatch: pytest.
     assert {file.state for file in verify_files("mnist", tmp_path)} == {"official"}
 
 
+def test_mnist_in_the_root_is_no_damaged_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_idx(tmp_path, idx_arrays(), zipped=True)
+    make_official("mnist", tmp_path, monkeypatch)
+    assert {file.state for file in verify_files("mnist", tmp_path)} == {"official"}
+    assert verify_files("fashion-mnist", tmp_path) == []
+    assert cli.main(["data", "verify", "--data-root", str(tmp_path)]) == 0
+
+
 def test_what_no_checksum_is_known_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_idx(tmp_path / "fashion-mnist", idx_arrays(), zipped=False)
     assert {file.state for file in verify_files("fashion-mnist", tmp_path)} == {"damaged"}  # so few of each class
@@ -139,6 +147,8 @@ def test_on_the_command_line(
     root = ["--data-root", str(tmp_path)]
     assert cli.main(["data", "verify", *root]) == 1
     assert f"was not found in {tmp_path}; trimtab data fetch NAME --data-root {tmp_path}" in capsys.readouterr().err
+    assert cli.main(["data", "verify", "imagefolder", *root]) == 1
+    assert "imagefolder cannot be fetched: put images of your own" in capsys.readouterr().err
     assert cli.main(["data", "verify", "mnsit", *root]) == 2
     assert "did you mean 'mnist'" in capsys.readouterr().err
     assert cli.main(["data", "verify", "gaussian", *root]) == 0

@@ -86,8 +86,10 @@ def _remedy(name: str, root: Path | None) -> str:
     """What to do for a data set that is damaged or not there whole."""
     from trimtab.data.fetch import in_the_way
     from trimtab.data.places import data_root
-    from trimtab.data.sources import SOURCES
+    from trimtab.data.sources import NOT_FETCHED, SOURCES
 
+    if name in NOT_FETCHED:
+        return NOT_FETCHED[name].removesuffix(".")
     told = [] if root is None else ["--data-root", str(root)]
     command = shlex.join(["trimtab", "data", "fetch", name, *told])
     other = in_the_way(name, data_root(root)) if name in SOURCES else None

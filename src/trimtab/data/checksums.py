@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trimtab.bnp.notice import say
-from trimtab.data.errors import DataError
+from trimtab.data.errors import DataError, OtherDataError
 from trimtab.data.files import Content
 
 # By data set and file, MD5 of the content.
@@ -63,7 +63,9 @@ def verify(dataset: str, name: str, content: Content) -> bool:
         return True
     for (other, file), checksum in CONTENT.items():
         if found == checksum:
-            raise DataError(f"{content.where} is {file} of {other}, not {name} of {dataset}; put the right file there.")
+            raise OtherDataError(
+                f"{content.where} is {file} of {other}, not {name} of {dataset}; put the right file there."
+            )
     if expected is not None:
         raise DataError(
             f"{content.where} is not the official {name} of {dataset}: the MD5 of its content should be {expected} "

@@ -7,8 +7,8 @@ from typing import Literal
 
 from trimtab.data.catalog import check_name, load
 from trimtab.data.checksums import md5, verify
-from trimtab.data.cifar import read_members
-from trimtab.data.errors import DataError
+from trimtab.data.cifar import KINDS, read_members
+from trimtab.data.errors import DataError, OtherDataError
 from trimtab.data.files import read
 from trimtab.data.listing import begun, fullest, inventory
 from trimtab.data.places import data_root
@@ -50,11 +50,25 @@ def verify_files(name: str, root: Path | None = None) -> list[Verified]:
     files, parts = fullest(name, root), begun(name, root)
     if not parts and not any(path.is_file() for path in files):
         return []
+    if all(_of_another(name, path) for path in files):
+        return []  # MNIST and Fashion-MNIST have the same names, and may both lie in the root itself
     found = [_verified(name, path) for path in files]
     states = {each.state for each in found}
     if "unknown" in states and not states & {"damaged", "missing"}:
         found = _counted(name, root, found)
     return found + [Verified("missing", f"{path} is an unfinished download") for path in parts]
+
+
+def _of_another(name: str, path: Path) -> bool:
+    if name in KINDS or not path.is_file():
+        return False
+    try:
+        verify(name, path.name.removesuffix(".gz"), read(path))
+    except OtherDataError:
+        return True
+    except DataError:
+        return False
+    return False
 
 
 def _verified(name: str, path: Path) -> Verified:

@@ -19,7 +19,7 @@ def problem_of(name: str, path: Path) -> str | None:
     try:
         if _looks_whole(name, path):
             return None
-        parse(name, path)
+        _parse(name, path)
     except DataError as error:
         return str(error)
     except OSError as error:
@@ -27,12 +27,7 @@ def problem_of(name: str, path: Path) -> str | None:
     return None
 
 
-def parse(name: str, path: Path) -> None:
-    """Read a file of a data set whole.
-
-    Raises:
-        DataError: It is cut off, or not in its format.
-    """
+def _parse(name: str, path: Path) -> None:
     if name in cifar.KINDS:
         cifar.parse_file(name, path)
     else:
