@@ -180,5 +180,5 @@ def test_plain_batches_refuse_file_numbers(root: Path) -> None:
 def test_without_pillow(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     data = folder(root)
-    with pytest.raises(DataError, match=r"imagefolder needs Pillow; install it with: pip install 'trimtab\[lab\]'"):
+    with pytest.raises(DataError, match=r"imagefolder needs Pillow; pip install '\.\[lab\]'"):
         list(batches(data.test, 2, dataset=data, workers=0))
