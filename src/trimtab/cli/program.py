@@ -20,7 +20,13 @@ CLOSED_PIPE = 141
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, but what is wrong comes without the list of all flags before it."""
+    """argparse's, but what is wrong comes without the list of all flags before it, and no flag is abbreviated.
+
+    `compare --seed 3` would mean `--seeds 3`, and that is something else.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Say it and end."""

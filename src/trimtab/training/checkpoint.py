@@ -28,11 +28,13 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
         ValueError: If it is not one that this trimtab wrote.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about kinds of files that are refused anyway
-            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        file = path.open("rb")
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        with file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of files that are refused anyway
+            state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for what is cut off or foreign, and advises to trust it
         raise ValueError(f"{path} is not a checkpoint of a run, or is damaged; nothing in it was executed") from error
     schema = state.get("schema") if isinstance(state, dict) else None
