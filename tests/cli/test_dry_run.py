@@ -73,7 +73,7 @@ def test_the_rest_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--out", "run", "--resume", "--lr", "5"], "lr"),
         (["--out", "missing", "--resume"], "there is no run in missing"),
         (["--out", "run", "--resume", "--steps", "5"], "not shorter"),
-        (["--method", "bn", "--batch-size", "1"], "trimtab: "),
+        (["--method", "bn", "--batch-size", "1"], "bn needs more than one value"),
     ],
 )
 def test_what_would_be_refused_is_refused(

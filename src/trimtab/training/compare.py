@@ -27,9 +27,9 @@ from trimtab.records import (
     usable_cores,
 )
 from trimtab.training import folder as folders
-from trimtab.training.estimate import Estimate, cost, in_a_comparison
+from trimtab.training.estimate import Estimate, in_a_comparison
 from trimtab.training.grid import Grid, Planned, Setup, setups
-from trimtab.training.launch import versions
+from trimtab.training.launch import cost_of, versions
 from trimtab.training.methods import foreign, left_out
 from trimtab.training.run import hardware
 from trimtab.training.session import Session
@@ -142,7 +142,7 @@ class Comparing:
                     continue
                 run = setup.final(setup.rates[0])[0].settings
                 try:
-                    tested = cost(Session(run, self._device, dataset=self._dataset))
+                    tested = cost_of(Session(run, self._device, dataset=self._dataset))
                 except ValueError as error:
                     cannot[f"{run.network}, batch size {run.batch_size}, {run.method}"] = str(error)
                 else:

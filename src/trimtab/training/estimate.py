@@ -19,8 +19,9 @@ from trimtab.training.run import evaluation_is_due
 from trimtab.training.session import Session
 from trimtab.training.stepping import WARM_UP
 
-LEAST, MOST, LONG = 3, 50, 0.5
-"""Steps that are timed, at least and at most; between these, until so many seconds are over."""
+AT_ONCE, MOST, LONG = 3, 48, 0.5
+"""Steps that are timed: some at once, since a GPU is not to be waited for after each; as many of these as fit into so
+many seconds, and at most so many steps."""
 EVALUATED = 3
 """Batches of held-out data that are timed."""
 RECORD = 250
@@ -104,9 +105,9 @@ def cost(session: Session) -> Cost:
     start = monotonic() - started
     started = monotonic()
     taken = 0
-    while taken < LEAST or (taken < MOST and monotonic() - started < LONG):
-        _advance(session, 1)
-        taken += 1
+    while taken == 0 or (taken < MOST and monotonic() - started < LONG):
+        _advance(session, AT_ONCE)
+        taken += AT_ONCE
     step = (monotonic() - started) / taken
     started = monotonic()
     session.evaluate(EVALUATED)

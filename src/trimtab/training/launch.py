@@ -80,7 +80,15 @@ def rehearse(session: Session, folder: Path, *, resume: bool, force: bool = Fals
         folders.check_free(folder, force=force)
     elif (folder / CHECKPOINT).exists():
         Run(session, folder).restore()
-    return cost(session)
+    return cost_of(session)
+
+
+def cost_of(session: Session) -> Cost:
+    """What a run takes; `CannotTrain` if it cannot be trained."""
+    try:
+        return cost(session)
+    except ValueError as error:
+        raise CannotTrain(_why(error, session)) from error
 
 
 def versions() -> dict[str, str]:
