@@ -42,7 +42,7 @@ def add_demo(commands: "Commands") -> None:
     """Declare `demo`."""
     parser = commands.add_parser(
         "demo",
-        help="train small networks with and without BNP and compare them (under 2 minutes on two cores)",
+        help="train small networks with and without BNP and compare them (about 2 minutes on two cores)",
         description="Trains a small CNN and a small fully connected network on scikit-learn's digits at batch sizes "
         "64, 4, 2 and 1, as they are, with BatchNorm, with LayerNorm and with BNP, and says which is best.",
     )
