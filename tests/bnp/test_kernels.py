@@ -245,6 +245,37 @@ def test_inputs_without_memory() -> None:
             bnp.step()
 
 
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """A copy at an address that is no multiple of the numbers' size, as in a file that is mapped into memory."""
+    content = torch.cat([torch.zeros(1, dtype=torch.uint8), x.detach().contiguous().view(torch.uint8).flatten()])
+    return torch.frombuffer(content.numpy(), dtype=x.dtype, offset=1).view(x.shape)
+
+
+@needs_library
+def test_numbers_that_are_not_aligned_are_not_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all processors read them, and C does not allow it."""
+    taken: list[str] = []
+    step, moments = native.precondition, native.NativeRecipe.moments
+    monkeypatch.setattr(native, "precondition", lambda *told: taken.append("step") or step(*told))
+
+    def spied(recipe: native.NativeRecipe, x: torch.Tensor) -> object:
+        found = moments(recipe, x)
+        taken.extend(["moments"] * (found is not None))
+        return found
+
+    monkeypatch.setattr(native.NativeRecipe, "moments", spied)
+    layer = nn.Linear(6, 4)
+    with trimtab.BNP(layer) as bnp:
+        backward(layer, torch.randn(8, 6))
+        bnp.step()
+        assert taken == ["moments", "step"]
+        backward(layer, unaligned(torch.randn(8, 6)))
+        assert layer.weight.grad is not None
+        layer.weight.grad = unaligned(layer.weight.grad)
+        bnp.step()
+        assert taken == ["moments", "step"]
+
+
 def test_a_copy_knows_no_addresses() -> None:
     """A BNP that is copied with its model in the middle of training goes on as the original does."""
     layer = nn.Linear(6, 4)

@@ -224,14 +224,17 @@ def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str |
         return f"the function registered for its type returned {type(rows).__name__} instead of Rows of Moments"
     moments, (groups, _, inputs, _) = rows.moments, units
     if isinstance(moments, kernels.KernelMoments):
-        shapes = [moments.shape]  # the rest is as the kernels write it
+        shapes, devices = [moments.shape], [moments.device]  # the rest is as the kernels write it
     else:
         found = (moments.mean, moments.variance)
         if not all(isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point() for x in found):
             return "the mean and the variance of its rows are not tensors of floating-point numbers"
-        if any(x.is_meta is not weight.is_meta for x in found):
-            return "the mean and the variance of its rows are on another device than its weight"
-        shapes = [x.shape for x in found]
+        types = {x.dtype for x in found}
+        if len(types) > 1 or types & {torch.float16, torch.bfloat16}:
+            return "the mean and the variance of its rows are not both float32 or both float64"
+        shapes, devices = [x.shape for x in found], [x.device for x in found]
+    if any((device.type == "meta") is not weight.is_meta for device in devices):
+        return "the mean and the variance of its rows are on another device than its weight"
     for shape in shapes:
         if shape not in column_shapes(weight, units):
             return f"its rows have columns of shape {tuple(shape)}, but its weight has {groups * inputs} inputs"

@@ -122,9 +122,6 @@ class BNP:
         """Precondition the gradients now; call it between `backward` and `optimizer.step()`.
 
         For loops that do something in between, such as clipping. Otherwise `attach` is simpler.
-
-        Raises:
-            RuntimeError: If this BNP is attached or detached, or another one has preconditioned these gradients.
         """
         if self._attachment is not None:
             raise RuntimeError(
@@ -194,7 +191,7 @@ class BNP:
         """Take up a saved state.
 
         Raises:
-            ValueError: If it belongs to another model or to other options, or is damaged; nothing is changed then.
+            ValueError: If it belongs to another model or to other options; nothing is changed then.
         """
         self._watch.synchronize()
         state.load(state_dict, self._watch.observers, self.options)

@@ -154,7 +154,7 @@ class _Entry:
         variance = self._columns("variance")
         if variance.shape != mean.shape:
             raise self.damaged("variance", f"has shape {tuple(variance.shape)} and the mean has {tuple(mean.shape)}")
-        if bool((variance < 0).any()):
+        if not variance.is_meta and bool((variance < 0).any()):
             raise self.damaged("variance", "has negative entries")
         return mean, variance
 

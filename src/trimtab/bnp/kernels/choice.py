@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.kernels import native
-from trimtab.bnp.kernels.found import KernelMoments, Recipe, layout
+from trimtab.bnp.kernels.found import MOST_NUMBERS, KernelMoments, Recipe, layout
 from trimtab.bnp.kernels.table import packed
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments
@@ -58,7 +58,7 @@ def _recipe(x: Tensor, column: int, kept: bool) -> Recipe | None:
         and type(x) is Tensor
         and x.is_cuda
         and not x.is_neg()
-        and x.numel() < 2**31  # which the kernels count with
+        and x.numel() < MOST_NUMBERS
         and (gpu := _gpu()) is not None
         and x.dtype in gpu.TYPES
     ):

@@ -9,6 +9,8 @@ from trimtab.bnp.statistics import Moments
 
 NUMBERS = 3
 """What the sums of a compiled model begin with: the numbers of rows, samples and outputs."""
+MOST_NUMBERS = 2**31 - 2**12
+"""The kernels of a GPU take tensors of fewer: they count with 32 bits, up to one block beyond the last number."""
 
 
 class Recipe:

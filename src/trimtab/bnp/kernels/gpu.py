@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trimtab.bnp.kernels import triton_code as code
-from trimtab.bnp.kernels.found import KernelMoments, Recipe, SummedMoments
+from trimtab.bnp.kernels.found import MOST_NUMBERS, KernelMoments, Recipe, SummedMoments
 from trimtab.bnp.options import Options
 from trimtab.bnp.update import Update
 
@@ -156,7 +156,7 @@ def takes(update: Update) -> bool:
     return (
         update.weight.is_cuda
         and update.weight.dtype is dtype
-        and update.numel < 2**31  # which the kernel counts with
+        and update.numel < MOST_NUMBERS
         and (type(batch) is SummedMoments or type(batch.count) is int)
         and update.by_output
         and batch.dtype is update.running.mean.dtype is dtype

@@ -74,6 +74,7 @@ class NativeRecipe(Recipe):
     def __init__(self, x: Tensor, column: int, laid_out: tuple[int, int, int]) -> None:
         """For inputs like this one."""
         super().__init__(x, column, laid_out, x.dtype)
+        self._itemsize = x.dtype.itemsize
         self._threads = 0
         self._told = b""
         self._places: Iterator[tuple[Tensor, int, int]] = iter(())
@@ -84,7 +85,7 @@ class NativeRecipe(Recipe):
             address = x.data_ptr()
         except RuntimeError:  # no memory of its own, as under torch.func
             return None
-        if not address or x.is_neg():  # nor here, or not with these numbers
+        if not address or x.is_neg() or address % self._itemsize:  # nor here, or not with these numbers, or cut in two
             return None
         place = next(self._places, None) or self._new_place()
         if place is None:

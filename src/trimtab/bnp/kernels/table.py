@@ -74,6 +74,8 @@ def packed(update: Update) -> bytes:
         if not all(_is_dense(tensor, update.columns, dtype, weight.device) for tensor in found):
             return b""
         mean, variance = (tensor.data_ptr() for tensor in found)
+    if (at | bias_at | mean | variance) % dtype.itemsize:  # numbers that do not begin where a processor expects it
+        return b""
     if not update.row:
         update.row = _staying(update)
         if not update.row:

@@ -54,7 +54,7 @@ def moments_of_planes(addresses, out, layers, work, partial, arrived, TYPE: tl.c
             sums += v
             squares += v * v
         plane += columns * positions
-    mine = partial + (first_part + column * parts) * 2
+    mine = partial + (first_part + column * parts).to(tl.int64) * 2
     tl.store(mine + part * 2, tl.sum(sums))
     tl.store(mine + part * 2 + 1, tl.sum(squares))
     tl.debug_barrier()
@@ -99,7 +99,7 @@ def moments_of_rows(addresses, out, layers, work, partial, arrived, TYPE: tl.con
         v = tl.where(mask, v - shift[None, :], 0.0)
         sums += v
         squares += v * v
-    mine = partial + (first_part + block * parts) * 2 * COLUMNS + tl.arange(0, COLUMNS)
+    mine = partial + (first_part + block * parts).to(tl.int64) * 2 * COLUMNS + tl.arange(0, COLUMNS)
     tl.store(mine + part * 2 * COLUMNS, tl.sum(sums, 0))
     tl.store(mine + part * 2 * COLUMNS + COLUMNS, tl.sum(squares, 0))
     tl.debug_barrier()
