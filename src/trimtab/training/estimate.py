@@ -24,6 +24,8 @@ AT_ONCE, MOST, LONG = 3, 48, 0.5
 many seconds, and at most so many steps."""
 EVALUATED = 3
 """Batches of held-out data that are timed."""
+PROCESS = 5.0
+"""Seconds until a process that trains has imported torch."""
 RECORD = 250
 """Bytes of a record of a training loss or an evaluation."""
 
@@ -109,6 +111,7 @@ def cost(session: Session) -> Cost:
         _advance(session, AT_ONCE)
         taken += AT_ONCE
     step = (monotonic() - started) / taken
+    session.evaluate(1)  # what the first one takes longer is not what all take
     started = monotonic()
     session.evaluate(EVALUATED)
     evaluation = (monotonic() - started) * max(session.evaluation_batches / EVALUATED, 1.0)
@@ -154,7 +157,7 @@ def in_a_comparison(costs: Iterable[tuple[Cost, int]], jobs: int) -> Estimate:
     return Estimate(
         runs=runs,
         steps=sum(one.steps * count for one, count in several),
-        seconds=sum(one.seconds * count for one, count in several) / at_a_time,
+        seconds=sum(one.seconds * count for one, count in several) / at_a_time + (PROCESS if several else 0.0),
         memory=at_a_time * max((one.memory for one, _ in several), default=0),
         disk=at_a_time * 2 * max((one.checkpoint for one, _ in several), default=0)
         + sum(one.records * count for one, count in several),
