@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +120,18 @@ def is_reported(fault: Fault, library: Path, surroundings: dict[str, str]) -> bo
     return done.returncode != 0 and fault.report in done.stderr
 
 
+def run(title: str, library: Path, seed: int, cases: int, surroundings: dict[str, str]) -> int:
+    """Run some of the cases and show what is said of them, each line with a title before it; returns their status."""
+    command = [sys.executable, "-m", "tests.bnp.fuzz", f"--seed={seed}", f"--cases={cases}", f"--library={library}"]
+    with subprocess.Popen(
+        command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{title}: {line}", end="", flush=True)
+    return process.returncode
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bnp.sanitize", description=__doc__)
     parser.add_argument("--cases", type=int, default=20000, help="how many (20000)")
@@ -128,33 +141,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if compiler is None:
         sys.exit("There is no gcc; install it, or name one with CC=.")
     surroundings = environment(compiler)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
         for number, fault in enumerate(FAULTS):
-            library = build(compiler, folder / f"fault{number}", fault=fault)
-            if not is_reported(fault, library, surroundings):
+            if not is_reported(fault, build(compiler, folder / f"fault{number}", fault=fault), surroundings):
                 print(f"Planted, and not reported: {fault.name}.")
                 return 1
             print(f"Planted, and reported: {fault.name}.", flush=True)
         half = told.cases // 2
+        usual, small = build(compiler, folder / "usual"), build(compiler, folder / "small", SMALL)
         parts = [
-            (build(compiler, folder / "usual"), told.seed, told.cases - half),
-            (build(compiler, folder / "small", SMALL), told.seed + told.cases - half, half),
+            pool.submit(run, "as built", usual, told.seed, told.cases - half, surroundings),
+            pool.submit(run, "in small parts", small, told.seed + told.cases - half, half, surroundings),
         ]
-        logs = [folder / "usual.log", folder / "small.log"]
-        processes = []
-        for (library, seed, cases), log in zip(parts, logs, strict=True):
-            command = [sys.executable, "-m", "tests.bnp.fuzz", f"--seed={seed}", f"--cases={cases}"]
-            with log.open("w") as out:
-                run = subprocess.Popen(
-                    [*command, f"--library={library}"], env=surroundings, stdout=out, stderr=subprocess.STDOUT
-                )
-            processes.append(run)
-        statuses = [process.wait() for process in processes]
-        for title, log in zip(("The constants of the source", "Small constants"), logs, strict=True):
-            print(f"{title}:\n{log.read_text()}", flush=True)
-    print("Clean." if not any(statuses) else "Not clean.")
-    return int(any(statuses))
+        failed = any(part.result() != 0 for part in parts)
+    print("Not clean." if failed else "Clean.")
+    return int(failed)
 
 
 if __name__ == "__main__":
