@@ -14,7 +14,7 @@ from trimtab.report.words import counted
 
 def write_page(material: Material, path: Path) -> None:
     """The page as a file, whole or not at all. The same records give the same page."""
-    content = page(material).encode()
+    content = page(material).encode(errors="replace")  # names of files need not be characters
     with whole_file(path) as file:
         file.write(content)
 

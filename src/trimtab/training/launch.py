@@ -1,7 +1,7 @@
 """A run in its folder: begun or taken up, and trained to its end."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from platform import python_version
@@ -47,21 +47,21 @@ def launch(
     with folders.locked(folder):
         if not resume:
             folders.begin(folder, session.settings, force=force)
-        run = Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)
-        if resume and (folder / CHECKPOINT).exists():
-            if run.resume():
-                folders.write_settings(folder, session.settings)
-        else:
-            run.begin(command, versions(), asdict(session.settings))
-        try:
-            return run.train()
-        except ValueError as error:
-            if session.step > 0:
-                raise
-            folders.remove(folder)
-            with suppress(OSError):  # something else is in it
-                folder.rmdir()
-            raise CannotTrain(_why(error, session)) from error
+        with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
+            if resume and (folder / CHECKPOINT).exists():
+                if run.resume():
+                    folders.write_settings(folder, session.settings)
+            else:
+                run.begin(command, versions(), asdict(session.settings))
+            try:
+                return run.train()
+            except ValueError as error:
+                if session.step > 0:
+                    raise
+                folders.remove(folder)
+                with suppress(OSError):  # something else is in it
+                    folder.rmdir()
+                raise CannotTrain(_why(error, session)) from error
 
 
 def _why(error: ValueError, session: Session) -> str:

@@ -151,9 +151,13 @@ class Run:
             rate = self.session.step * self.session.batch_size / seconds if seconds else 0.0
             self._record(RunEnded(verdict, self.session.step, seconds, rate, self.session.execution))
         finally:
-            if self._log is not None:
-                self._log.close()
+            self.close()
         return Ending(verdict, tuple(self._evaluations), seconds, rate, self._signal)
+
+    def close(self) -> None:
+        """Close the records; without `train`, nobody else does."""
+        if self._log is not None:
+            self._log.close()
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
