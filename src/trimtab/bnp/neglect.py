@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trimtab.bnp.attachment import parameter_ids
-from trimtab.bnp.notice import say
+from trimtab.notice import say
 
 ENOUGH = 3  # gradients
 

@@ -16,12 +16,12 @@ from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, par
 from trimtab.bnp.deferred import DeferredAlarm
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.ledger import Ledger
-from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
 from trimtab.bnp.update import Update
 from trimtab.bnp.watch import Watch
+from trimtab.notice import say
 
 
 class BNP:

@@ -14,10 +14,10 @@ from trimtab.bnp.hooks import ModuleHook
 from trimtab.bnp.kernels import Kernels
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.neglect import Neglect
-from trimtab.bnp.notice import say
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
 from trimtab.bnp.stale import refuse_what_has_run
+from trimtab.notice import say
 
 
 class Watch:

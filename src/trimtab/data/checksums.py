@@ -10,9 +10,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from trimtab.bnp.notice import say
 from trimtab.data.errors import DataError, OtherDataError
 from trimtab.data.files import Content
+from trimtab.notice import say
 
 # By data set and file, MD5 of the content.
 CONTENT = {

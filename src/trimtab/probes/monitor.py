@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from trimtab.bnp.notice import say
+from trimtab.notice import say
 from trimtab.probes.options import check_call, described
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.records import EventLog, Probed

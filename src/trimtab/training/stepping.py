@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.bnp.notice import say
+from trimtab.notice import say
 
 Kind = Literal["eager", "captured"]
 

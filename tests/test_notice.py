@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import trimtab
-from trimtab.bnp.notice import say
+from trimtab.notice import say
 
 
 def the_line_of(warning: warnings.WarningMessage) -> str:

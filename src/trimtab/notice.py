@@ -1,6 +1,7 @@
 """What a user should hear of, with the line of the user's own code that led to it."""
 
 import contextlib
+import os
 import sys
 import threading
 import warnings
@@ -11,8 +12,8 @@ import torch
 
 # Where frames are not the user's.
 _NOT_THE_USERS = (
-    str(Path(__file__).parents[1]),
-    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent) + os.sep,
+    str(Path(torch.__file__).parent) + os.sep,
     str(contextlib.__file__),
     "<frozen ",
 )
@@ -22,18 +23,18 @@ class TrimtabWarning(UserWarning):
     """Something a user should know of that does not stop the training."""
 
 
-def say(message: str, category: type[Warning] = TrimtabWarning) -> None:
+def say(message: str) -> None:
     """Warn, and show the line outside trimtab and torch that led here.
 
     Whoever calls this sees to it that it is said once.
     """
     frame = _users_frame()
     if frame is None:
-        warnings.warn(message, category, stacklevel=2)
+        warnings.warn(message, TrimtabWarning, stacklevel=2)
         return
     warnings.warn_explicit(
         message,
-        category,
+        TrimtabWarning,
         filename=frame.f_code.co_filename,
         lineno=frame.f_lineno,
         module=frame.f_globals.get("__name__", "__main__"),
