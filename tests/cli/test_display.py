@@ -67,6 +67,16 @@ def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].endswith("left")
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    dumb = Console(file=file, force_terminal=True, width=80, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(display, "Terminal", lambda **_: dumb)
+    with display.display_comparison() as show:
+        show(Stand(5, 10, "testing"))
+    assert file.getvalue() == "all runs: step 5 of 10 (50 %), testing\n"
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_bar_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()

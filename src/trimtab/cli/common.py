@@ -103,18 +103,17 @@ def add_settings(parser: argparse.ArgumentParser, without: Collection[str] = ())
             continue
         if setting.group not in groups:
             groups[setting.group] = parser.add_argument_group(setting.group)
-        text = _escaped(f"{setting.help} (default: {_default(setting, DEFAULTS)})")
-        options: dict[str, Any] = {"dest": f"setting_{setting.name}", "default": argparse.SUPPRESS, "help": text}
+        told, metavar = setting.help, "N" if setting.hint in (int, tuple[int, ...]) else "X"
+        if len(setting.choices) > FEW:  # they would not fit on the line of the flag
+            told, metavar = f"{told}: {', '.join(setting.choices)}", "NAME"
+        elif setting.choices:
+            metavar = f"{{{','.join(setting.choices)}}}"
+        options: dict[str, Any] = {"dest": f"setting_{setting.name}", "default": argparse.SUPPRESS}
+        options["help"] = f"{told} (default: {_default(setting, DEFAULTS)})".replace("%", "%%")
         if setting.hint is bool:
             options["action"] = argparse.BooleanOptionalAction
-        elif len(setting.choices) > FEW:  # they would not fit on the line of the flag
-            options["metavar"] = "A,B" if setting.several else "NAME"
-            options["help"] = _escaped(f"{setting.help}: {', '.join(setting.choices)} ") + text[len(setting.help) + 1 :]
-        elif setting.choices:
-            options["metavar"] = f"{{{','.join(setting.choices)}}}"
         else:
-            number = "N" if setting.hint in (int, tuple[int, ...]) else "X"
-            options["metavar"] = f"{number},..." if setting.several else number
+            options["metavar"] = f"{metavar},..." if setting.several else metavar
         groups[setting.group].add_argument(_flag(setting.name), **options)
 
 
@@ -134,11 +133,6 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _escaped(text: str) -> str:
-    """For argparse, to which a percent sign is a command."""
-    return text.replace("%", "%%")
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def display_comparison() -> Iterator[Callable[[Stand], None]]:
 
 @contextmanager
 def _bar_or_lines(console: Terminal, prefix: str) -> Iterator[Show]:
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:  # one that cannot go back in a line
         yield _Lines(console, prefix)
         return
     columns = BarColumn(bar_width=BAR), TextColumn("{task.fields[words]}"), TextColumn("left"), TimeRemainingColumn()
