@@ -128,6 +128,10 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
         state["settings"]["network"] = "nonsense"
     elif change in ("outputs", "scale", "mean", "input_shape"):
         state["interface"][change] = {"outputs": "many", "scale": math.nan, "mean": (), "input_shape": ()}[change]
+    elif change == "step":
+        state["session"]["step"] = -5
+    elif change == "evaluations":
+        state["evaluations"][-1]["loss"] = "x"
     elif change == "session":
         state["session"] = None
     return state
@@ -144,6 +148,8 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
         ("mean", "is damaged"),
         ("input_shape", "is damaged"),
         ("session", "is damaged"),
+        ("step", "its step is -5"),
+        ("evaluations", "loss"),
     ],
 )
 def test_what_cannot_be_loaded_is_a_sentence(
@@ -172,6 +178,12 @@ def test_where_there_is_nothing_to_load(tmp_path: Path, capsys: pytest.CaptureFi
         load_run(tmp_path / "other.pt")
     assert cli.main(["export", str(tmp_path / "missing"), "model.pt"]) == 2
     assert capsys.readouterr().err.startswith("trimtab: there is no run in")
+
+
+def test_a_device_that_is_not_there_is_not_called_damage(trained: Path) -> None:
+    assert load_run(trained, "meta").model.get_parameter("0.weight").device.type == "meta"
+    with pytest.raises(RuntimeError, match="nonsense"):
+        load_run(trained, "nonsense")
 
 
 def test_a_place_that_cannot_be_written_to(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

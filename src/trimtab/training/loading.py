@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.records import EVENTS, Evaluated
+from trimtab.records import EVENTS, Evaluated, checked, shown
 from trimtab.training import checkpoint
 from trimtab.training.network import Interface, network
 from trimtab.training.run import CHECKPOINT
@@ -73,11 +73,13 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> LoadedRun:
         ValueError: If there is none, or it cannot be read.
     """
     path = Path(path)
-    saved = _saved(path, torch.device(device))
+    saved = _saved(path)
     try:
         settings = Settings(**from_mapping(saved["settings"], where=str(path)))
         interface = Interface(**{name: saved[name] for name in Interface.__dataclass_fields__})
-        evaluated = None if saved["evaluated"] is None else Evaluated(**saved["evaluated"])
+        evaluated = None if saved["evaluated"] is None else checked(Evaluated, saved["evaluated"])
+        if type(saved["step"]) is not int or saved["step"] < 0:
+            raise ValueError(f"its step is {shown(saved['step'])}")
         with torch.random.fork_rng([]):  # weights are drawn only to be replaced
             model = network(settings, interface)
     except KeyError as error:
@@ -119,16 +121,16 @@ def export_run(path: str | Path, file: str | Path) -> LoadedRun:
         OSError: If the file cannot be written.
     """
     run = load_run(path)
-    checkpoint.save(Path(file), _saved(Path(path), torch.device("cpu")))
+    checkpoint.save(Path(file), _saved(Path(path)))
     return run
 
 
-def _saved(path: Path, device: torch.device) -> dict[str, Any]:
+def _saved(path: Path) -> dict[str, Any]:
     """What is on the disk, in the form in which it is exported."""
     file = path / CHECKPOINT if path.is_dir() else path
     if not file.is_file():
         raise ValueError(_nothing(path))
-    told = checkpoint.load(file, device)
+    told = checkpoint.load(file, torch.device("cpu"))
     if told.get("format") == FORMAT:
         return {name: value for name, value in told.items() if name != "schema"}
     if "session" not in told:
