@@ -31,6 +31,7 @@ class RunStarted:
         versions: Of trimtab, torch and Python.
         parameters: How many the network has.
         execution: How the steps are taken: eagerly or captured, by which kernels, in which precision.
+        defaults: The names of the settings that nobody asked for, so that they are what they always are.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -40,6 +41,7 @@ class RunStarted:
     versions: dict[str, str]
     parameters: int
     execution: str = ""
+    defaults: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

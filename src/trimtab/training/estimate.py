@@ -14,8 +14,8 @@ except ImportError:  # not known on this system
     resource = None  # type: ignore[assignment]
 
 from trimtab.records import encoded
+from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.probing import monitor
-from trimtab.training.run import evaluation_is_due
 from trimtab.training.session import Session
 from trimtab.training.stepping import WARM_UP
 
@@ -119,7 +119,7 @@ def cost(session: Session) -> Cost:
     evaluations = sum(evaluation_is_due(n + 1, session.total, settings, per_epoch) for n in steps)
     due = settings.probe_at or range(0, session.total, settings.probe_every)
     measurements = sum(n in steps for n in due) if settings.probe else 0
-    logged = len(steps) // settings.log_every + 1
+    logged = len(steps) // record_every(session.total, settings) + 1
     return Cost(
         steps=len(steps),
         start=max(start - (WARM_UP + 1) * step, 0.0),

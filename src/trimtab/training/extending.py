@@ -6,7 +6,7 @@ from typing import Any
 
 from trimtab.training.settings import Settings, settled
 
-CHANGEABLE = ("step",)
+CHANGEABLE = ("step", "log_every")
 """Settings that may be others when a run goes on: its results do not depend on them."""
 LENGTH = ("epochs", "steps")
 
@@ -25,7 +25,7 @@ def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, wh
     """What a run that was saved with some settings gets when it goes on with others: a larger length, or nothing.
 
     The learning rate must not depend on the length. The longer run is then, to the bit, the one that was so long from
-    the beginning; only where evaluations are spread evenly over the run they come at other steps.
+    the beginning; only records and evaluations that are spread evenly over the run come at other steps.
 
     Raises:
         OtherSettings: If something else differs, or the length cannot be that.

@@ -105,7 +105,7 @@ def write_settings(folder: Path, settings: Settings) -> None:
 
 
 def holds(folder: Path, settings: Settings) -> bool:
-    """Whether a folder holds a run, begun or done, of just these settings, but for how steps are taken."""
+    """Whether a folder holds a run, begun or done, of just these settings, but for those that may change."""
     try:
         saved = Settings(**read_settings(folder / SETTINGS))
         return replace(saved, **{name: getattr(settings, name) for name in CHANGEABLE}) == settings

@@ -4,6 +4,7 @@ bnp: its Appendix B with Tables 2 and 3. landscape: its Appendix A. meanfield: i
 its Sec. 5. Where a paper leaves something open, the entry says so. Initializations are the networks' own.
 """
 
+from dataclasses import fields
 from typing import Any
 
 from trimtab.training.methods import Method
@@ -87,6 +88,13 @@ def resolve(settings: Settings) -> Settings:
     return settings.resolved(recipe(s.network, s.data, s.parsed_method, s.batch_size, s.optimizer))
 
 
+def defaults(settings: Settings) -> list[str]:
+    """The names of settings that are what they would be if only data, network, method and batch size had been given."""
+    s = settings
+    usual = resolve(Settings(data=s.data, network=s.network, method=s.method, batch_size=s.batch_size))
+    return [f.name for f in fields(Settings) if getattr(settings, f.name) == getattr(usual, f.name)]
+
+
 _NETWORKS: dict[str, dict[str, Any]] = {
     "small-cnn": {"batch_size": 64},
     "small-mlp": {"batch_size": 64},
@@ -98,7 +106,7 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     # meanfield, Fig. 4; it does not say whether the images are augmented
     "vgg16": {"momentum": 0.9, "weight_decay": 5e-4, "augment": True, "normalize": "standard"},
     "preact18": {"momentum": 0.9, "weight_decay": 5e-4, "augment": True, "normalize": "standard"},
-    "dln25": {"batch_size": 0, "epochs": None, "steps": 10_000, "lr": 1e-6, "evaluate_every": 100},
+    "dln25": {"batch_size": 0, "epochs": None, "steps": 10_000, "lr": 1e-6, "evaluations": 100},
     "mf-mlp": {"epochs": 5, "momentum": 0.9, "normalize": "standard"},
     "mf-conv": {"epochs": 5, "momentum": 0.9, "normalize": "standard"},
     "regcnn": {"batch_size": 64, "epochs": 100, "momentum": 0.9, "schedule": "decay", "factor": 1e-4},

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
 from trimtab.training import checkpoint, restoring
+from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.clock import Clock
 from trimtab.training.extending import OtherSettings, changes
 from trimtab.training.probing import monitor
+from trimtab.training.recipes import defaults
 from trimtab.training.session import Session
-from trimtab.training.settings import Settings, settled
 
 CHECKPOINT = "checkpoint.pt"
 SHOW_SECONDS = 5.0
@@ -101,7 +102,8 @@ class Run:
             self._log = EventLog(self._folder / EVENTS)
         parameters = sum(p.numel() for p in self.session.model.parameters())
         where, how = hardware(self.session.device), self.session.execution
-        self._record(RunStarted(settings, command, where, versions, parameters, how))
+        usual = defaults(self.session.settings)
+        self._record(RunStarted(settings, command, where, versions, parameters, how, usual))
 
     def resume(self) -> dict[str, Any]:
         """Go on from the checkpoint; records of steps that it does not know are taken back.
@@ -161,6 +163,7 @@ class Run:
 
     def _take_steps(self) -> Verdict:
         session, settings = self.session, self.session.settings
+        every = record_every(session.total, settings)
         saved = time.monotonic()
         with interruptible() as interrupted:
             while session.step < session.total:
@@ -171,7 +174,7 @@ class Run:
                 if self._first_loss is None:
                     self._first_loss = session.loss_so_far()
                 last = session.step == session.total
-                if (session.step % settings.log_every == 0 or last) and not self._record_training():
+                if (session.step % every == 0 or last) and not self._record_training():
                     return "diverged"
                 due = evaluation_is_due(session.step, session.total, settings, session.steps_per_epoch)
                 if due and not self._record_evaluation():
@@ -204,7 +207,7 @@ class Run:
         """Record the last steps; False if the training has come apart."""
         self._clock.stop()
         # At an end between two records the sums are kept, for a run that will be longer.
-        between = self.session.step % self.session.settings.log_every != 0
+        between = self.session.step % record_every(self.session.total, self.session.settings) != 0
         loss, accuracy = self.session.means() if between else self.session.take_means()
         lr = self.session.schedule.at(self.session.step - 1)
         self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._clock.seconds))
@@ -250,13 +253,6 @@ class Run:
             "log": self._log.position(),
         }
         checkpoint.save(self._folder / CHECKPOINT, state)
-
-
-def evaluation_is_due(step: int, total: int, settings: Settings, steps_per_epoch: int) -> bool:
-    """Whether a run is evaluated after so many of all its steps."""
-    if settings.evaluations is not None:
-        return step * settings.evaluations // total > (step - 1) * settings.evaluations // total
-    return step % (settled(settings.evaluate_every) * steps_per_epoch) == 0 or step == total
 
 
 @contextmanager

@@ -100,8 +100,12 @@ class Settings:
     )
     compile: bool = _told(False, "compile the network", _EXECUTION)
 
-    log_every: int = _told(50, "steps between two records of the training loss", _RECORDS)
-    evaluate_every: int | None = _told(None, "epochs between two evaluations", _RECORDS)
+    log_every: int | None = _told(
+        None, "steps between two records of the training loss", _RECORDS, unset="50, fewer in a run of under 1000"
+    )
+    evaluate_every: int | None = _told(
+        None, "epochs between two evaluations; with 1, a run of under 3 epochs is evaluated 4 times", _RECORDS
+    )
     evaluations: int | None = _told(
         None, "so many evaluations instead, evenly over the run", _RECORDS, unset="as evaluate_every says"
     )
@@ -124,11 +128,14 @@ class Settings:
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
         """With what is None taken from a recipe, where that says something.
 
-        Steps and epochs are two ways to say one thing: whoever gives one of them has decided both.
+        Steps and epochs are two ways to say one thing: whoever gives one of them has decided both. So it is with
+        evaluate_every and evaluations.
         """
         taken = {name: value for name, value in recipe.items() if getattr(self, name) is None}
         if self.steps is not None or self.epochs is not None:
             taken = {name: value for name, value in taken.items() if name not in ("steps", "epochs")}
+        if self.evaluate_every is not None:
+            taken.pop("evaluations", None)
         return replace(self, **taken)
 
     @property
