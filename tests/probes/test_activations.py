@@ -66,6 +66,23 @@ def test_what_is_not_finite_is_in_no_bin() -> None:
     assert (same.low, same.high, same.counts, same.variance) == (0.5, 1.5, (0, 0, 3, 0), 0.0)
 
 
+@pytest.mark.parametrize("many", [2_000, 300_000])
+def test_outliers_do_not_flatten_a_histogram(many: int) -> None:
+    x = torch.linspace(-1.0, 1.0, many)
+    x[many // 3], x[many // 2] = 1000.0, -50.0
+    found = Distribution.of(x, bins=30)
+    assert -3.1 < found.low < -2.8 and 2.8 < found.high < 3.1
+    assert sum(found.counts) == many - 2 and found.values == many
+    assert max(found.counts) < many / 8
+    # Tails that belong to a distribution stay.
+    bell = torch.randn(many, generator=torch.Generator().manual_seed(0))
+    assert Distribution.of(bell, bins=30).high == bell.max()
+    # Where nearly all is the same there is no middle to be far from.
+    spike = torch.zeros(many)
+    spike[0] = 7.0
+    assert (Distribution.of(spike, bins=4).low, Distribution.of(spike, bins=4).high) == (0.0, 7.0)
+
+
 def test_layers_by_hand() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(24, 3))

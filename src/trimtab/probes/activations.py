@@ -93,7 +93,8 @@ class Activations(Probe[ActivationsResult]):
         most: Look at so many of them at most, evenly over their order; None: no limit.
         examples: How many channels of each are also looked at one by one.
         bins: How many bins the histograms have.
-        limits: Where all histograms begin and end; None: each at its smallest and its largest value.
+        limits: Where all histograms begin and end; None: each at its smallest and its largest value, outliers left out
+            (those that are farther from the middle 99 % of the values than these are wide).
         statistics: How layers that normalize by the batch are taken, see `Still`.
 
     Raises:

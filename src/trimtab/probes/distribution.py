@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+SAMPLE = 100_000
+"""So many entries at most tell where outliers begin."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
@@ -71,12 +74,23 @@ def moments(x: Tensor) -> tuple[float, float, float, float]:
 
 
 def automatic_limits(x: Tensor) -> tuple[float, float]:
-    """The smallest and the largest finite entry, or one half around them if they are the same, as numpy does it."""
+    """The smallest and the largest finite entry, but for outliers, which would leave all others in a bin or two.
+
+    An outlier is farther from the middle 99 % of the entries than these are wide. One half around all entries if they
+    are the same, as numpy does it.
+    """
     finite = x[torch.isfinite(x)]
     if not finite.numel():
         return math.nan, math.nan
     low, high = torch.stack(finite.aminmax()).tolist()
-    return (low, high) if low < high else (low - 0.5, high + 0.5)
+    if not low < high:
+        return low - 0.5, high + 0.5
+    # Of many entries a part, evenly taken, tells enough.
+    ordered = finite[:: -(-finite.numel() // SAMPLE)].sort().values
+    tail = int(0.005 * (len(ordered) - 1))
+    left, right = ordered[tail].item(), ordered[-1 - tail].item()
+    width = right - left
+    return (max(low, left - width), min(high, right + width)) if width > 0 else (low, high)
 
 
 def bin_edges(low: float, high: float, bins: int) -> tuple[float, ...]:
