@@ -15,6 +15,7 @@ from trimtab.records import (
     Evaluated,
     EventLog,
     Metric,
+    Probed,
     RunEnded,
     RunStarted,
     Trained,
@@ -48,13 +49,18 @@ def write_run(
     part: str = "test",
     every: int = 10,
     speed: float = 0.01,
+    defaults: tuple[str, ...] = (),
+    probed: tuple[Probed, ...] = (),
 ) -> float:
     """A run that learns; returns its last value. `until`: where it stops; a verdict of None is a crash."""
     folder.mkdir(parents=True)
     noise = np.random.default_rng([int(told["seed"]), int(told["batch_size"]), len(str(told["method"])), steps])
     speed *= 1 + 0.1 * int(told["seed"])
     log = EventLog(folder / EVENTS)
-    log.write(RunStarted(told, f"trimtab train --out {folder.name}", "a machine, 2 cores", {"torch": "2"}, 12345))
+    command = f"trimtab train --out {folder.name}"
+    log.write(RunStarted(told, command, "a machine, 2 cores", {"torch": "2"}, 12345, defaults=list(defaults)))
+    for event in probed:
+        log.write(event)
     final = math.nan
     stop = until or steps
     for step in range(every, stop + 1, every):

@@ -66,7 +66,7 @@ def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser,
     seen = browser.evaluate(
         f"{SEEN}.map(svg => [svg.getBoundingClientRect().width, svg.getBoundingClientRect().height])"
     )
-    assert len(seen) == {"demo": 2 + 6 + 6, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1, "probed": 1 + 10}[name]
+    assert len(seen) == {"demo": 2 + 6 + 6, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1, "probed": 1 + 11}[name]
     assert all(300 <= w <= width and h > 200 for w, h in seen)
     for front, back in browser.evaluate(COLORS):
         assert contrast(hexadecimal(front), hexadecimal(back)) >= 4.5
@@ -77,7 +77,7 @@ def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser,
 SHORT = """
 [...document.querySelectorAll('td, th')].filter(one => {
   const range = document.createRange();
-  range.selectNodeContents(one);
+  range.selectNodeContents(document.createTreeWalker(one, NodeFilter.SHOW_TEXT).nextNode() ?? one);
   const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
   return one.checkVisibility() && !one.innerText.trim().includes(' ') && one.innerText.length < 8 && lines > 1;
 }).map(one => one.innerText)
@@ -132,11 +132,56 @@ def test_boxes_that_scroll_and_values_can_be_reached_by_keyboard(browser: Browse
     browser.open(pages["demo"], 400)
     browser.press("Tab")
     assert browser.evaluate("document.activeElement.getAttribute('aria-label')") == "results"
-    assert browser.evaluate("document.activeElement.scrollWidth > document.activeElement.clientWidth")
     browser.press("Tab")
     assert browser.evaluate("document.activeElement.tagName") == "SUMMARY"
     browser.press("Enter")
     assert browser.evaluate("document.activeElement.parentElement.open")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_narrow_screen_results_are_cards_with_all_columns_in_sight(
+    name: str, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages[name], 400)
+    places = browser.evaluate(
+        "[...document.querySelectorAll('.stack td')].filter(one => one.checkVisibility()).map(one => ["
+        "one.getBoundingClientRect().left, one.getBoundingClientRect().right, one.scrollWidth - one.clientWidth,"
+        "getComputedStyle(one, '::before').content])"
+    )
+    assert places
+    for left, right, hidden, label in places:
+        assert left >= 0 and right <= 400 and hidden <= 1
+        assert len(label) > 2  # in quotes
+    browser.open(pages[name], 1400)
+    assert browser.evaluate("getComputedStyle(document.querySelector('.stack td'), '::before').content") == "none"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_scrolls_keeps_its_first_column_and_has_a_shade(
+    scheme: str, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["probed"], 400, scheme)
+    browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    wide = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth + 5)"
+    assert browser.evaluate(f"{wide}.length") > 3
+    browser.evaluate(f"{wide}.forEach(one => {{ one.scrollLeft = 1e4; one.scrollTop = 1e4 }})")
+    found = browser.evaluate(
+        f"{wide}.flatMap(box => ['thead', 'tbody'].map(part => [...box.querySelectorAll(part + ' th')][0]).map(one => ["
+        "one.getBoundingClientRect().left - box.getBoundingClientRect().left, box.scrollLeft,"
+        "getComputedStyle(one).backgroundColor, getComputedStyle(box).backgroundImage]))"
+    )
+    for left, scrolled, back, shade in found:
+        assert scrolled > 0 and abs(left) < 1  # it has stayed where it was
+        assert back == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}[scheme]
+        assert "rgba(255, 255, 255, 0.25)" in shade if scheme == "dark" else "rgba(0, 0, 0, 0.2)" in shade
+
+
+def test_settings_left_at_their_defaults_are_folded(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["probed"], 1400)
+    seen = "[...document.querySelectorAll('th')].filter(one => one.checkVisibility()).map(one => one.innerText)"
+    assert {"lr", "steps", "probe every"} <= {*browser.evaluate(seen)} and "eps1" not in browser.evaluate(seen)
+    browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert "eps1" in browser.evaluate(seen)
 
 
 def test_the_page_can_be_printed(browser: Browser, pages: dict[str, Path]) -> None:

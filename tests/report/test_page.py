@@ -3,6 +3,7 @@
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -97,6 +98,62 @@ def test_the_page_of_the_demo_is_small_quick_and_the_same_every_time(tmp_path: P
     assert (tmp_path / "page.html").read_bytes() == first
     # All colours are variables, so that both schemes suit.
     assert not re.search(r'style="[^"]*#[0-9a-f]{6}', first.decode())
+
+
+def test_the_verdict_names_the_winner_first_and_lists_reservations(tmp_path: Path) -> None:
+    write_comparison(tmp_path, Plan(networks=("cnn5",), sizes=(4, 2), seeds=2, diverging=(("cnn5", 2, "bn"),)))
+    _, text = read(tmp_path)
+    page = (tmp_path / "page.html").read_text()
+    assert '<p class="verdict">BNP has the highest mean test accuracy in all 2 settings. At batch sizes' in page
+    assert "<li>1 run of BatchNorm diverged.</li>" in page
+    assert text.index("Verdict BNP has") < text.index("Reservations:") < text.index("1 run of BatchNorm diverged.")
+
+
+def test_a_verdict_that_was_stored_is_shown(tmp_path: Path) -> None:
+    told = write_comparison(tmp_path, Plan(networks=("cnn5",), sizes=(4,), seeds=1))
+    replace(told, conclusion=f"All is {NASTY}.\n- But <b>not</b> here.").write(tmp_path)
+    _, text = read(tmp_path)
+    assert f"All is {NASTY}. Reservations: But <b>not</b> here." in text
+
+
+def test_settings_left_at_their_defaults_are_folded(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings(rho=0.5), defaults=("lr", "augment", "milestones", "seed"))
+    write_run(tmp_path / "b", settings(rho=0.5, seed=1), defaults=("lr", "augment", "seed"))
+    _, text = read(tmp_path)
+    shown, _, folded = text.partition("Settings Of all runs")[2].partition("1 setting left at the default")
+    for part in ("lr 0.1", "seed 0 and 1", "rho 0.5", "milestones 3 4"):
+        assert part in shown
+    assert "augment" not in shown and "augment no" in folded
+
+
+def test_records_that_do_not_tell_defaults_show_all_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings())
+    _, text = read(tmp_path)
+    assert "augment no" in text and "at the default" not in text
+
+
+def test_loose_runs_have_a_verdict(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", settings())
+    _, text = read(tmp_path)
+    assert re.search(r"Verdict BNP ends with a test accuracy of \d\d\.\d %, after 1000 steps\. Results", text)
+    write_run(tmp_path / "b", settings(method="bn"), skill=0.5)
+    _, text = read(tmp_path)
+    assert re.search(
+        r"BNP has the highest test accuracy at the end, \d\d\.\d %; BatchNorm \d\d\.\d %\. Reservations: There is one",
+        text,
+    )
+    write_run(tmp_path / "c", settings(network="vgg"))
+    _, text = read(tmp_path)
+    assert "Verdict 3 runs: 3 finished. cnn5, batch size 2: BNP has the highest" in text
+    assert "vgg, batch size 2: BNP ends with" in text
+
+
+def test_no_number_is_written_in_two_notations(tmp_path: Path) -> None:
+    plan = Plan(metric="loss", scale=1e-9, networks=("r",), sizes=(4, 2), seeds=2, lrs=(1e-6, 1e-5, 1e-4, 2e-3))
+    write_comparison(tmp_path, plan)
+    _, text = read(tmp_path)
+    text = text.partition("Verdict")[2]  # behind the style sheet with its colours
+    assert "10⁻⁵" in text and not re.search(r"\de[-+]?\d", text)
 
 
 def test_whatever_names_say_is_text(tmp_path: Path) -> None:

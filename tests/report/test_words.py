@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 from tests.report.helpers import NASTY, TEN
 from trimtab.records import Candidate, Cell, Comparison, Metric, Trial
 from trimtab.report import conclusion, table
-from trimtab.report.words import number, slug
+from trimtab.report.words import number, slug, typed
 
 
 def cell(network: str, size: int, method: str, *values: float, lr: float = 0.1, why_not: str | None = None) -> Cell:
@@ -51,31 +52,46 @@ def bold(told: Comparison) -> list[str]:
     return [text for text in texts if text[:1].isdigit()]  # not the headings
 
 
-def test_the_sentence_says_what_there_is() -> None:
-    assert conclusion(comparison(*CELLS)) == (
-        "The highest mean test accuracy in 2 settings: BatchNorm in 1 (mlp at batch size 64), vanilla "
-        "in 1 (mlp at batch "
-        "size 1). In 1 of these the range of another method over the seeds overlaps that of the best: the seeds do not "
-        "tell them apart. Of the 2 in which BNP is not best, that is so for it in 1. Over the batch size 1 BNP is on "
-        "average 10.0 points below the plain network. Cannot train: BatchNorm in 1 setting. 1 of 5 "
-        "learning rates is at the edge of those tried: a better one may lie outside."
-    )
+def told(*cells: Cell, metric: Metric = "accuracy", finished: bool = True) -> list[str]:
+    """The verdict, then the reservations."""
+    lead, *rest = conclusion(comparison(*cells, metric=metric, finished=finished)).split("\n")
+    assert all(line.startswith("- ") for line in rest)
+    for sentence in (lead, *rest):
+        assert sentence.endswith(".")
+    return [lead, *(line[2:] for line in rest)]
+
+
+def test_the_winner_comes_first_then_the_reservations() -> None:
+    assert told(*CELLS) == [
+        "BatchNorm has the highest mean test accuracy in 1 of 2 settings: batch size 64. vanilla has it in 1: batch "
+        "size 1. At batch size 1 BNP is 10.0 points below vanilla.",
+        "In 1 of 2 settings the range of another method over the 2 seeds overlaps that of the best: their order may be "
+        "chance.",
+        "BNP is behind the best by more than the seeds vary in 1 of 2 settings: batch size 64.",
+        "BatchNorm cannot train in 1 setting: batch size 1.",
+        "1 of 5 learning rates is at the edge of those tried: a better one may lie outside.",
+    ]
     good = (cell("a", 4, "bn", 0.5), cell("a", 4, "bnp", 0.75), cell("a", 2, "bn", 0.7), cell("a", 2, "bnp", 0.6))
-    assert conclusion(comparison(*good)) == (
-        "The highest mean test accuracy in 2 settings: BNP in 1 (a at batch size 4), BatchNorm in 1 (a "
-        "at batch size 2). "
-        "There is one seed: what another would give is not known. Over the batch sizes 4 and 2 BNP is on average "
-        "7.5 points above BatchNorm."
-    )
+    assert told(*good) == [
+        "BNP has the highest mean test accuracy in 1 of 2 settings: batch size 4. BatchNorm has it in 1: batch size 2. "
+        "At batch sizes 4 and 2 BNP is on average 7.5 points above BatchNorm.",
+        "There is one seed: another may give another order.",
+    ]
+
+
+def test_one_method_that_wins_everywhere_is_said_in_a_sentence() -> None:
+    cells = [
+        cell(net, n, m, v, v) for net in "ab" for n in (64, 32) for m, v in (("bn", 0.5), ("bnp", 0.75), ("ln", 0.6))
+    ]
+    assert told(*cells) == ["BNP has the highest mean test accuracy in all 4 settings."]
 
 
 def test_who_is_close_is_named_and_who_is_behind_too() -> None:
     cells = cell("a", 9, "vanilla", 0.72, 0.74), cell("a", 9, "bn4", 0.73, 0.75), cell("a", 9, "bnp", 0.7, 0.71)
-    assert conclusion(comparison(*cells)) == (
-        "bn4 has the highest mean test accuracy. The ranges over the seeds of vanilla and bn4 overlap: "
-        "they do not tell "
-        "these apart. BNP is 2.5 points below the plain network and 3.5 points below bn4."
-    )
+    assert told(*cells) == [
+        "bn4 has the highest mean test accuracy, 74.0 %. BNP is 2.5 points below vanilla and 3.5 points below bn4.",
+        "The ranges over the 2 seeds of vanilla and bn4 overlap: their order may be chance.",
+    ]
 
 
 def test_settings_that_not_all_methods_have_are_counted() -> None:
@@ -83,26 +99,37 @@ def test_settings_that_not_all_methods_have_are_counted() -> None:
         *(cell("a", 4, "bn", 0.5, 0.5), cell("a", 4, "ln", 0.5, 0.5), cell("a", 4, "bnp", 0.9, 0.9)),
         *(cell("a", 1, "bn", why_not="no."), cell("a", 1, "ln", 0.6, 0.6), cell("a", 1, "bnp", 0.2, 0.2)),
     )
-    told = conclusion(comparison(*cells))
-    assert "40.0 points above BatchNorm (in 1 of 2 settings) and level with LayerNorm" in told
-    assert "Cannot train: BatchNorm in 1 setting." in told
+    lead, *rest = told(*cells)
+    assert "40.0 points above BatchNorm (in 1 of 2 settings) and level with LayerNorm." in lead
+    assert "BatchNorm cannot train in 1 setting: batch size 1." in rest
+
+
+def test_of_many_methods_only_the_nearest_is_named() -> None:
+    cells = [cell("a", 4, method, 0.9 - 0.1 * place, 0.9) for place, method in enumerate(("bn", "bnp", *"cdefg"))]
+    lead = told(*cells)[0]
+    assert lead.endswith("BNP is better than 5 of 6 others; 5.0 points below BatchNorm, the best of them.")
+    lead = told(*(cell("a", 4, m, 0.5, 0.5) for m in ("bn", "bnp", *"cdefg")))[0]
+    assert "share the highest mean test accuracy, 50.0 %." in lead and "better than 0 of 6 others; level with" in lead
 
 
 def test_where_all_diverged_nobody_wins() -> None:
-    def lost(method: str) -> Cell:
-        return replace(cell("a", 4, method), lr=0.1, trials=(Trial(1, 0.1, True, "t"), Trial(2, 0.1, True, "t")))
+    def lost(method: str, size: int = 4) -> Cell:
+        return replace(cell("a", size, method), lr=0.1, trials=(Trial(1, 0.1, True, "t"), Trial(2, 0.1, True, "t")))
 
-    assert conclusion(comparison(lost("bn"), lost("bnp"))) == (
-        "In 1 setting every run diverged. Runs that diverged: 2 of BatchNorm, 2 of BNP."
-    )
+    assert told(lost("bn"), lost("bnp")) == [
+        "No method is best: in 1 setting every run diverged.",
+        "2 runs of BatchNorm and 2 runs of BNP diverged.",
+    ]
+    one_good = cell("a", 2, "bn", 0.5, 0.5), cell("a", 2, "bnp", 0.6, 0.6)
+    assert "In 1 setting every run diverged: batch size 4." in told(lost("bn"), lost("bnp"), *one_good)
 
 
 def test_ties_are_called_ties() -> None:
     tie = (cell("a", 64, "bn", 0.5), cell("a", 64, "bnp", 0.5), cell("a", 32, "bn", 0.5), cell("a", 32, "bnp", 0.6))
-    assert conclusion(comparison(*tie)).startswith(
-        "The highest mean test accuracy in 2 settings, 1 tie among them: BNP in 2 (a at batch size 64 "
-        "and 32), BatchNorm "
-        "in 1 (a at batch size 64)."
+    more = cell("b", 32, "bn", 0.5), cell("b", 32, "bnp", 0.6)
+    assert told(*tie, *more)[0] == (
+        "BNP has the highest mean test accuracy in 2 of 3 settings: a and b at batch size 32. BatchNorm and BNP share "
+        "it in 1: a at batch size 64."
     )
 
 
@@ -110,10 +137,13 @@ def test_small_batches_are_named_only_if_there_are_any() -> None:
     large = (
         *(cell("a", 0, "bn", 0.5, 0.5), cell("a", 0, "bnp", 0.6, 0.6)),
         *(cell("a", 5, "bn", 0.5, 0.5), cell("a", 5, "bnp", 0.6, 0.6)),
+        *(cell("a", 6, "bn", 0.7, 0.7), cell("a", 6, "bnp", 0.6, 0.6)),
     )
-    assert conclusion(comparison(*large)) == (
-        "The highest mean test accuracy in 2 settings: BNP in 2 (a at batch size all and 5)."
-    )
+    assert told(*large) == [
+        "BNP has the highest mean test accuracy in 2 of 3 settings: batch size 5 and full batch. BatchNorm has it in "
+        "1: batch size 6.",
+        "BNP is behind the best by more than the seeds vary in 1 of 3 settings: batch size 6.",
+    ]
 
 
 def test_of_losses_the_lowest_is_best_and_infinite_ones_have_no_distance() -> None:
@@ -122,12 +152,15 @@ def test_of_losses_the_lowest_is_best_and_infinite_ones_have_no_distance() -> No
         cell("a", 4, "bn", 0.25, 0.35),
         cell("a", 4, "bnp", 0.1, 0.1),
     )
-    told = comparison(*losses, metric="loss")
-    assert conclusion(told) == (
-        "BNP has the lowest mean test loss. BNP is 0.2 below BatchNorm. Runs that diverged: 1 of vanilla."
-    )
-    assert "∞" in printed(told) and "1/2 diverged" in printed(told)
-    assert bold(told) == ["0.1"]
+    assert told(*losses, metric="loss") == [
+        "BNP has the lowest mean test loss, 0.1. BNP is 0.2 below BatchNorm.",
+        "1 run of vanilla diverged.",
+    ]
+    shown = comparison(*losses, metric="loss")
+    assert "∞" in printed(shown) and "1/2 diverged" in printed(shown)
+    assert bold(shown) == ["0.1"]
+    tiny = cell("a", 4, "bn", 3e-7, 3e-7), cell("a", 4, "bnp", 1e-7, 1e-7)
+    assert told(*tiny, metric="loss")[0] == "BNP has the lowest mean test loss, 10⁻⁷. BNP is 2·10⁻⁷ below BatchNorm."
 
 
 def test_without_bnp_the_best_are_named() -> None:
@@ -136,28 +169,28 @@ def test_without_bnp_the_best_are_named() -> None:
         *(cell("a", 2, "bn", 0.5, 0.5), cell("a", 2, "ln", 0.7, 0.7)),
         *(cell("b", 2, "bn", 0.9, 0.9), cell("b", 2, "ln", 0.7, 0.7)),
     )
-    assert conclusion(comparison(*others)) == (
-        "The highest mean test accuracy in 3 settings: LayerNorm in 2 (a at batch size 4 and 2), BatchNorm in 1 (b at "
-        "batch size 2)."
-    )
+    assert told(*others) == [
+        "LayerNorm has the highest mean test accuracy in 2 of 3 settings: a at batch sizes 4 and 2. BatchNorm has it "
+        "in 1: b at batch size 2."
+    ]
     lost = (cell("a", 4, "bn", math.inf), cell("a", 4, "ln", math.inf))
-    assert conclusion(comparison(*lost, metric="loss")).startswith("In 1 setting every run diverged.")
+    assert told(*lost, metric="loss")[0] == "No method is best: in 1 setting every run diverged."
 
 
 def test_only_settings_without_runs_to_come_count() -> None:
     cells = (*CELLS[:3], cell("mlp", 4, "vanilla", 0.1, 0.1), cell("mlp", 4, "bnp", 0.9))
-    told = comparison(*cells, finished=False)
-    assert conclusion(told) == (
-        "BatchNorm has the highest mean test accuracy. BNP is 5.0 points above the plain network and 6.0 points below "
-        "BatchNorm. The comparison is not finished: 1 of 2 settings complete."
-    )
-    assert "1/2 done" in printed(told)
-    assert conclusion(comparison(cell("a", 1, "bnp"), finished=False)).startswith("There are no two methods")
-    assert conclusion(comparison(cell("a", 1, "bnp", 0.5))).startswith("No setting has results of two methods")
-    assert (
-        conclusion(comparison(cell("a", 1, "bnp", why_not="no.")))
-        == "No method could be trained. Cannot train: BNP in 1 setting."
-    )
+    assert told(*cells, finished=False) == [
+        "BatchNorm has the highest mean test accuracy, 96.0 %. BNP is 5.0 points above vanilla and 6.0 points below "
+        "BatchNorm.",
+        "The comparison is not finished: 1 of 2 settings is complete.",
+    ]
+    assert "1/2 done" in printed(comparison(*cells, finished=False))
+    assert told(cell("a", 1, "bnp"), finished=False)[0] == "There are no two methods to compare yet."
+    assert told(cell("a", 1, "bnp", 0.5)) == ["Only BNP has results: there is nothing to compare it with."]
+    apart = cell("a", 1, "bnp", 0.5), cell("a", 2, "bn", 0.5)
+    assert told(*apart) == ["No setting has results of two methods: there are those of BNP and BatchNorm."]
+    nobody = told(cell("a", 1, "bnp", why_not="no."))
+    assert nobody == ["No method could be trained.", "BNP cannot train in 1 setting: batch size 1."]
 
 
 def test_the_table_says_what_there_is() -> None:
@@ -227,10 +260,19 @@ def test_names_are_not_markup() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.12345, "0.123"), (1234.5, "1234"), (0, "0"), (1.5e-7, "1.50e-7"), (3e12, "3.00e12"), (math.inf, "∞")],
+    [
+        *((0.12345, "0.123"), (1234.5, "1234"), (0, "0"), (-0.0, "0"), (-0.5, "−0.5"), (math.inf, "∞")),
+        *((1.5e-7, "1.5·10⁻⁷"), (3e12, "3·10¹²"), (1e-4, "10⁻⁴"), (-1e-4, "−10⁻⁴"), (-2.25e-10, "−2.25·10⁻¹⁰")),
+    ],
 )
 def test_numbers(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_learning_rates_keep_their_digits_in_the_same_notation() -> None:
+    assert [typed(x) for x in (0.1, 0.00015, 1e-5, 0.123456, 30.0)] == ["0.1", "1.5·10⁻⁴", "10⁻⁵", "0.123456", "30"]
+    text = printed(comparison(cell("a", 1, "bn", 0.5, lr=1e-5), cell("a", 1, "bnp", 0.5, lr=2e-4)))
+    assert "10⁻⁵" in text and "2·10⁻⁴" in text and not re.search(r"\de-?\d", text)
 
 
 def test_names_of_files() -> None:

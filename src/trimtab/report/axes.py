@@ -1,6 +1,7 @@
 """Scales and ticks that figures share."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 from trimtab.records import Metric
 from trimtab.report.curves import Numbers
 from trimtab.report.styles import LIGHT
-from trimtab.report.words import number
+from trimtab.report.words import number, power, typed
 
 RC: dict[Any, Any] = {
     "font.size": 10.5,
@@ -40,7 +41,6 @@ RC: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "text.parse_math": False,
 }
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # From coarse to fine; each level has those before it too.
 LOGIT_TICKS = (
     (0.01, 0.1, 0.5, 0.9, 0.99, 0.999),
@@ -64,7 +64,7 @@ def value_scale(axes: Axes, metric: Metric, values: Numbers) -> None:
         log_scale(axes, "y", float(positive.min()), float(positive.max()))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}".replace("e-0", "e-")))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: typed(y)))
 
 
 def make_room(axes: Axes, metric: Metric, share: float) -> None:
@@ -91,8 +91,9 @@ def log_scale(axes: Axes, which: str, low: float, high: float) -> None:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log", nonpositive="clip")
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(FixedLocator(log_ticks(low, high)))
-    axis.set_major_formatter(FuncFormatter(lambda x, _: number(x, 1) if 1e-4 <= x < 1e5 else _power(x)))
+    ticks = log_ticks(low, high)
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FuncFormatter(_log_label(ticks)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
@@ -101,17 +102,18 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Between two and seven round numbers in a range, as far as there are so many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for heads in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
-        ticks = [head * 10.0**power for power in range(first, last + 1) for head in heads]
+        ticks = [head * 10.0**exponent for exponent in range(first, last + 1) for head in heads]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) >= 3:
             break
     return ticks[:: -(-len(ticks) // 7)] if ticks else [low, high]
 
 
-def _power(x: float) -> str:
-    exponent = math.floor(math.log10(x) + 1e-9)
-    head = round(x / 10.0**exponent)
-    return ("" if head == 1 else f"{head}·") + "10" + str(exponent).translate(_RAISED)
+def _log_label(ticks: Sequence[float]) -> Callable[[float, int], str]:
+    """Plain numbers where all ticks of an axis can be such, else powers of ten, but for 1 and 10."""
+    if all(1e-3 * 0.999 <= tick < 1e5 for tick in ticks):
+        return lambda x, _: number(x, 1)
+    return lambda x, _: number(x, 1) if 0.999 <= x < 10.001 else power(x, 1)
 
 
 def count_ticks(axes: Axes, most: int = 6) -> None:

@@ -1,40 +1,48 @@
-"""What a comparison shows, in a few sentences, whatever it shows."""
+"""What a comparison shows, in short sentences, whatever it shows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from trimtab.records import Comparison, Metric
 from trimtab.report.standing import Row, Setting, best, complete, diverged, leaders, means, methods, rows
-from trimtab.report.words import batch, counted, heading, listed, number
+from trimtab.report.words import batch, counted, heading, listed, number, shown
 
 SUBJECT = "bnp"
 SMALL = 4
+NAMED = 4
+"""So many distances at most are told one by one."""
+ITEM = "- "
+"""What a line begins with that is an item of a list."""
 Contested = Mapping[Setting, Row]
 
 
 def conclusion(comparison: Comparison) -> str:
-    """Who is best where, whether the seeds tell, and how far BNP is from the others at small batch sizes.
+    """Who is best where and how far BNP is from the others; then, as a list, what must be known before believing it.
 
-    Only settings in which no run is to come count.
+    The first line is the verdict, each further one a reservation. Only settings in which no run is to come count.
     """
-    metric = comparison.metric
     counting = {setting: row for setting, row in rows(comparison).items() if complete(row, comparison)}
-    lost = {s for s, row in counting.items() if means(row) and all(_lost(row, method) for method in means(row))}
+    lost = [s for s, row in counting.items() if means(row) and all(_lost(row, method) for method in means(row))]
     contested = {s: row for s, row in counting.items() if len(means(row)) > 1 and s not in lost}
-    sentences = []
+    reservations = []
     if contested:
-        sentences += [_winners(contested, metric), *_doubts(contested, metric, comparison.seeds)]
-        sentences += _distances(contested, metric, methods(comparison))
-    elif not lost:
-        sentences.append(_alone(comparison) if comparison.finished else "There are no two methods to compare yet.")
-    if lost:
-        sentences.append(f"In {counted(len(lost), 'setting')} every run diverged.")
-    sentences += _reservations(comparison)
+        lead = [*_winners(contested, comparison), *_distances(contested, comparison)]
+        reservations = _doubts(contested, comparison)
+        if lost:
+            reservations.append(f"In {counted(len(lost), 'setting')} every run diverged: {_places(lost, comparison)}.")
+    elif lost:
+        lead = [f"No method is best: in {counted(len(lost), 'setting')} every run diverged."]
+    else:
+        lead = [_alone(comparison) if comparison.finished else "There are no two methods to compare yet."]
+    reservations += _reservations(comparison)
     if not comparison.finished:
-        done = f"{len(counting)} of {counted(len(rows(comparison)), 'setting')}"
-        sentences.append(f"The comparison is not finished: {done} complete.")
-    return " ".join(sentences)
+        total = len(rows(comparison))
+        verb = "is" if len(counting) == 1 else "are"
+        reservations.append(
+            f"The comparison is not finished: {len(counting)} of {counted(total, 'setting')} {verb} complete."
+        )
+    return "\n".join([" ".join(lead), *(f"{ITEM}{one}" for one in reservations)])
 
 
 def _lost(row: Row, method: str) -> bool:
@@ -45,24 +53,35 @@ def _alone(comparison: Comparison) -> str:
     trained = [heading(m) for m in methods(comparison) if any(c.method == m and c.trials for c in comparison.cells)]
     if not trained:
         return "No method could be trained."
-    return f"No setting has results of two methods to compare: there are those of {listed(trained)}."
+    if len(trained) == 1:
+        return f"Only {trained[0]} has results: there is nothing to compare it with."
+    return f"No setting has results of two methods: there are those of {listed(trained)}."
 
 
-def _winners(contested: Contested, metric: Metric) -> str:
+def _winners(contested: Contested, comparison: Comparison) -> list[str]:
+    """Who has the best mean, and where: the most successful first."""
+    metric = comparison.metric
     words = "highest mean test accuracy" if metric == "accuracy" else "lowest mean test loss"
-    won: dict[str, dict[str, list[int]]] = {}
-    for (network, size), row in contested.items():
-        for method in _first(row, metric):
-            won.setdefault(method, {}).setdefault(network, []).append(size)
-    if len(contested) == 1:
-        return f"{listed(map(heading, won))} {'has' if len(won) == 1 else 'have'} the {words}."
-    parts = []
-    for method in sorted(won, key=lambda method: -sum(map(len, won[method].values()))):
-        where = [f"{network} at batch size {listed(map(batch, sizes))}" for network, sizes in won[method].items()]
-        parts.append(f"{heading(method)} in {sum(map(len, won[method].values()))} ({'; '.join(where)})")
-    ties = sum(len(_first(row, metric)) > 1 for row in contested.values())
-    tied = f", {counted(ties, 'tie')} among them" if ties else ""
-    return f"The {words} in {counted(len(contested), 'setting')}{tied}: {', '.join(parts)}."
+    won: dict[tuple[str, ...], list[Setting]] = {}
+    for setting, row in contested.items():
+        won.setdefault(tuple(_first(row, metric)), []).append(setting)
+    sentences: list[str] = []
+    for winners, where in sorted(won.items(), key=lambda item: -len(item[1])):
+        who = f"{listed(map(heading, winners))} {'has' if len(winners) == 1 else 'share'}"
+        if sentences:
+            sentences.append(f"{who} it in {len(where)}: {_places(where, comparison)}.")
+        elif len(contested) == 1:
+            top = best(contested[where[0]], metric) or 0.0
+            sentences.append(f"{who} the {words}, {shown(top, metric)}{' %' if metric == 'accuracy' else ''}.")
+        elif len(where) == len(contested):
+            sentences.append(f"{who} the {words} in all {len(where)} settings.")
+        else:
+            sentences.append(f"{who} the {words} in {_of(where, contested)}: {_places(where, comparison)}.")
+    return sentences
+
+
+def _of(some: Iterable[object], contested: Contested) -> str:
+    return f"{len(list(some))} of {counted(len(contested), 'setting')}"
 
 
 def _first(row: Row, metric: Metric) -> list[str]:
@@ -70,69 +89,104 @@ def _first(row: Row, metric: Metric) -> list[str]:
     return [method for method, mean in means(row).items() if mean == top]
 
 
-def _doubts(contested: Contested, metric: Metric, seeds: int) -> list[str]:
-    """Where the seeds do not tell the best apart."""
+def _places(settings: Iterable[Setting], comparison: Comparison) -> str:
+    """Which networks at which batch sizes; without the network where there is only one."""
+    by_network: dict[str, list[int]] = {}
+    for network, size in settings:
+        by_network.setdefault(network, []).append(size)
+    if len({cell.network for cell in comparison.cells}) == 1:
+        return _sizes(next(iter(by_network.values())))
+    by_sizes: dict[str, list[str]] = {}
+    for network, sizes in by_network.items():
+        by_sizes.setdefault(_sizes(sizes), []).append(network)
+    return "; ".join(f"{listed(networks)} at {sizes}" for sizes, networks in by_sizes.items())
+
+
+def _sizes(sizes: Iterable[int]) -> str:
+    some = [batch(size) for size in sizes if size]
+    words = [f"batch size{'s' if len(some) > 1 else ''} {listed(some)}"] if some else []
+    return listed([*words, *(["full batch"] if 0 in sizes else [])])
+
+
+def _doubts(contested: Contested, comparison: Comparison) -> list[str]:
+    """Where the seeds do not tell the best apart, and where they tell BNP apart from them."""
+    metric, seeds = comparison.metric, comparison.seeds
     if seeds == 1:
-        return ["There is one seed: what another would give is not known."]
-    close = [leaders(row, metric) for row in contested.values() if len(leaders(row, metric)) > 1]
-    if not close:
-        return []
+        return ["There is one seed: another may give another order."]
+    close = {s: leaders(row, metric) for s, row in contested.items() if len(leaders(row, metric)) > 1}
     if len(contested) == 1:
-        return [f"The ranges over the seeds of {listed(map(heading, close[0]))} overlap: they do not tell these apart."]
-    sentences = [
-        f"In {len(close)} of these the range of another method over the seeds overlaps that of the best: "
-        "the seeds do not tell them apart."
-    ]
-    behind = [row for row in contested.values() if SUBJECT in means(row) and SUBJECT not in _first(row, metric)]
+        names = [listed(map(heading, found)) for found in close.values()]
+        return [f"The ranges over the {seeds} seeds of {name} overlap: their order may be chance." for name in names]
+    sentences = []
+    if close:
+        where = f"each of the {len(contested)} settings" if len(close) == len(contested) else _of(close, contested)
+        sentences.append(
+            f"In {where} the range of another method over the {seeds} seeds overlaps that of the best: their order may "
+            "be chance."
+        )
+    behind = [s for s, row in contested.items() if SUBJECT in means(row) and SUBJECT not in leaders(row, metric)]
     if behind:
-        near = sum(SUBJECT in leaders(row, metric) for row in behind)
-        sentences.append(f"Of the {len(behind)} in which {heading(SUBJECT)} is not best, that is so for it in {near}.")
+        sentences.append(
+            f"{heading(SUBJECT)} is behind the best by more than the seeds vary in {_of(behind, contested)}: "
+            f"{_places(behind, comparison)}."
+        )
     return sentences
 
 
-def _distances(contested: Contested, metric: Metric, order: list[str]) -> list[str]:
+def _distances(contested: Contested, comparison: Comparison) -> list[str]:
     """How far BNP is from the others: in the only setting, or on average over small batch sizes."""
+    metric = comparison.metric
     alone = len(contested) == 1
     if not alone:
         contested = {(network, size): row for (network, size), row in contested.items() if 0 < size <= SMALL}
     mine = [means(row) for row in contested.values() if SUBJECT in means(row)]
+    found: dict[str, float] = {}
     parts = []
-    for method in order:
+    for method in methods(comparison):
         both = [row for row in mine if method in row and math.isfinite(row[method]) and math.isfinite(row[SUBJECT])]
         if both and method != SUBJECT:
-            only = f" (in {len(both)} of {len(contested)} settings)" if len(both) < len(contested) else ""
-            parts.append(_distance(fmean(row[SUBJECT] - row[method] for row in both), method, metric) + only)
+            only = f" (in {_of(both, contested)})" if len(both) < len(contested) else ""
+            found[method] = fmean(row[SUBJECT] - row[method] for row in both)
+            parts.append(_distance(found[method], method, metric) + only)
     if not parts:
         return []
+    if len(parts) > NAMED:
+        better = {method: d if metric == "accuracy" else -d for method, d in found.items()}
+        nearest = min(better, key=lambda method: better[method])
+        ahead = sum(d > 0 for d in better.values())
+        words = f"better than {ahead} of {len(parts)} others; {_distance(found[nearest], nearest, metric)}, the best of"
+        parts = [f"{words} them"]
     if alone:
         return [f"{heading(SUBJECT)} is {listed(parts)}."]
     sizes = sorted({size for _, size in contested}, reverse=True)
-    label = "batch size" if len(sizes) == 1 else "batch sizes"
-    return [f"Over the {label} {listed(sizes)} {heading(SUBJECT)} is on average {listed(parts)}."]
+    average = "on average " if len(contested) > 1 else ""
+    return [f"At {_sizes(sizes)} {heading(SUBJECT)} is {average}{listed(parts)}."]
 
 
 def _distance(difference: float, method: str, metric: Metric) -> str:
     amount = f"{100 * abs(difference):.1f}" if metric == "accuracy" else number(abs(difference))
-    name = "the plain network" if method == "vanilla" else heading(method)
-    if float(amount) == 0:
-        return f"level with {name}"
-    return f"{amount}{' points' if metric == 'accuracy' else ''} {'above' if difference > 0 else 'below'} {name}"
+    if amount in ("0", "0.0"):
+        return f"level with {heading(method)}"
+    unit = " points" if metric == "accuracy" else ""
+    return f"{amount}{unit} {'above' if difference > 0 else 'below'} {heading(method)}"
 
 
 def _reservations(comparison: Comparison) -> list[str]:
     """What a reader of the verdict must know: runs that diverged, methods that cannot train, rates at the edge."""
     found = []
     broken = dict.fromkeys(methods(comparison), 0)
-    unable = dict(broken)
+    unable: dict[str, list[Setting]] = {}
     for cell in comparison.cells:
         broken[cell.method] += diverged(cell)
-        unable[cell.method] += cell.why_not is not None
-    if any(broken.values()):
-        told = [f"{count} of {heading(method)}" for method, count in broken.items() if count]
-        found.append(f"Runs that diverged: {', '.join(told)}.")
-    if any(unable.values()):
-        told = [f"{heading(method)} in {counted(count, 'setting')}" for method, count in unable.items() if count]
-        found.append(f"Cannot train: {', '.join(told)}.")
+        if cell.why_not is not None:
+            unable.setdefault(cell.method, []).append((cell.network, cell.batch_size))
+    told = [f"{counted(count, 'run')} of {heading(method)}" for method, count in broken.items() if count]
+    if told:
+        found.append(f"{listed(told)} diverged.")
+    for method, where in unable.items():
+        found.append(
+            f"{heading(method)} cannot train in {counted(len(where), 'setting')}: {_places(where, comparison)}."
+        )
     chosen = [cell for cell in comparison.cells if cell.lr is not None and cell.candidates]
     edge = sum(cell.lr_at_edge for cell in chosen)
     if edge:

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from trimtab.records import Cell, Comparison, Metric
@@ -21,14 +20,13 @@ from trimtab.report.axes import (
     value_scale,
 )
 from trimtab.report.curves import Line, Numbers, Points
+from trimtab.report.heads import WIDTH, add_head, line_handle, new_figure, say_empty
 from trimtab.report.material import Panel
 from trimtab.report.standing import methods
 from trimtab.report.styles import LIGHT, Dashes, Style, styles
 from trimtab.report.words import batch, heading, title
 
 Against = Literal["steps", "time"]
-WIDTH = 4.6
-"""Of a figure in inches: that of a card on a narrow screen, so that letters keep their size there."""
 MARKERS = 7
 """Along a curve."""
 
@@ -37,6 +35,7 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
     """What is measured on held-out data above, the training loss below it."""
     figure = new_figure(4.1, [curve.label for curve in panel.curves])
     above, below = figure.subplots(2, 1, sharex=True)
+    part = "" if " or " in panel.part else f"{panel.part} "
     measured = [curve.line("measured", panel.metric) for curve in panel.curves]
     trained = [curve.line("trained", panel.metric) for curve in panel.curves]
     unit, unit_name = time_unit(max((one.seconds for one in (*measured, *trained)), default=0.0))
@@ -51,6 +50,10 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
     values = np.concatenate([percent * one.values for one in measured] or [np.empty(0)])
     value_scale(above, panel.metric, values)
     value_scale(below, "loss", np.concatenate([one.values for one in trained] or [np.empty(0)]))
+    if not len(values):
+        say_empty(above, f"no finite {part}{panel.metric} has been recorded")
+    if not sum(len(one.values) for one in trained):
+        say_empty(below, "no finite training loss has been recorded")
     below.set_xlim(left=0)
     if against == "steps":
         count_ticks(below)
@@ -59,11 +62,10 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
         below.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
         below.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_count(x)))
         below.set_xlabel(f"training time in {unit_name}")
-    part = "" if " or " in panel.part else f"{panel.part} "
-    above.set_ylabel(f"{part}accuracy in %" if panel.metric == "accuracy" else f"{part}loss")
+    above.set_ylabel(f"{part}{panel.metric} in %" if panel.metric == "accuracy" else f"{part}{panel.metric}")
     below.set_ylabel("training loss")
     figure.align_ylabels()
-    add_head(figure, panel.title, handles)
+    add_head(figure, f"{part}{panel.metric} and training loss".capitalize(), panel.title, handles)
     return figure
 
 
@@ -114,57 +116,6 @@ def _plot(
     )
 
 
-def line_handle(look: Style, label: str, dashes: Dashes) -> Line2D:
-    """A line for a legend."""
-    face = LIGHT["paper"] if look.hollow else look.ink
-    return Line2D(
-        [],
-        [],
-        color=look.ink,
-        linestyle=dashes,
-        linewidth=1.8,
-        marker=look.marker,
-        markersize=5.5,
-        markerfacecolor=face,
-        label=label,
-    )
-
-
-def new_figure(height: float, labels: Sequence[str], width: float = WIDTH) -> Figure:
-    """An empty figure with room for a legend above axes of a certain height."""
-    deep = -(-len(labels) // _columns(labels, 72 * width)) if labels else 0
-    return Figure(figsize=(width, height + 0.2 * deep), layout="constrained")
-
-
-def add_head(figure: Figure, text: str, handles: Sequence[Line2D]) -> None:
-    """Title and legend above the axes, where they cover nothing."""
-    if not handles:
-        figure.suptitle(text, fontsize=11)
-        return
-    figure.legend(
-        handles=handles,
-        title=text,
-        title_fontsize=11,
-        loc="outside upper center",
-        ncols=_columns([str(handle.get_label()) for handle in handles], 72 * figure.get_figwidth()),
-        frameon=False,
-        handlelength=2.0,
-        columnspacing=1.0,
-        handletextpad=0.4,
-        borderaxespad=0.1,
-    )
-
-
-def _columns(labels: Sequence[str], width: float) -> int:
-    """As many columns of a legend as fit the width, in points, where a letter takes about six."""
-    for columns in range(len(labels), 1, -1):
-        deep = -(-len(labels) // columns)
-        chunks = [labels[i : i + deep] for i in range(0, len(labels), deep)]
-        if len(chunks) == columns and sum(36 + 6.2 * max(map(len, chunk)) for chunk in chunks) <= width:
-            return columns
-    return 1
-
-
 def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
     """Validation result against learning rate. The chosen rate has a ring; what diverged is a cross at the edge."""
     tuned = [cell for cell in panel.cells if cell.candidates]
@@ -194,12 +145,14 @@ def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
     axes.margins(y=0.12)
     value_scale(axes, panel.metric, np.concatenate(drawn))
     _draw_lost(axes, lost, panel.metric)
+    if not sum(map(len, drawn)):
+        say_empty(axes, "every run diverged")
     rates = [candidate.lr for cell in tuned for candidate in cell.candidates if candidate.lr > 0]
     if rates:
         log_scale(axes, "x", min(rates), max(rates))
     axes.set_xlabel("learning rate")
     axes.set_ylabel("validation accuracy in %" if panel.metric == "accuracy" else "validation loss")
-    add_head(figure, panel.title, handles)
+    add_head(figure, f"Validation {panel.metric} by learning rate", panel.title, handles)
     return figure
 
 
@@ -257,7 +210,7 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
         axes.grid(visible=True, axis="y")
     if note:
         figure.supxlabel(note, x=0.005, horizontalalignment="left", fontsize=8, color=LIGHT["muted"])
-    add_head(figure, "" if wide else title(networks[0]), handles)
+    add_head(figure, f"Test {comparison.metric} by batch size", "" if wide else title(networks[0]), handles)
     return figure
 
 

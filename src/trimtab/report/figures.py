@@ -39,6 +39,7 @@ class NamedFigure:
         network: The network, if it is of one.
         against: What is on the x axis of curves.
         values: Where something was measured along the way: the head and the lines of a table of it.
+        finding: What was found then, in a sentence.
     """
 
     name: str
@@ -50,6 +51,7 @@ class NamedFigure:
     network: str | None = None
     against: Literal["", "steps", "time"] = ""
     values: Callable[[], Table] | None = None
+    finding: str = ""
 
 
 def figures(material: Material) -> list[NamedFigure]:
@@ -78,8 +80,9 @@ def _of(subject: Subject) -> list[NamedFigure]:
                 name = f"{subject.name}curves-{panel.name}-{against}"
                 found.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
         for one in probings(panel, looks):
-            name, alt = f"{subject.name}{one.name}", f"{one.caption} {panel.title}."
-            found.append(NamedFigure(name, "probes", alt, one.draw, subject, panel, values=one.values))
+            name, alt = f"{subject.name}{one.name}", f"{one.caption.strip()} {panel.title}."
+            probed = NamedFigure(name, "probes", alt, one.draw, subject, panel)
+            found.append(replace(probed, values=one.values, finding=one.finding))
     for panel in subject.panels:
         if any(len(cell.candidates) > 1 for cell in panel.cells):
             of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)

@@ -34,8 +34,9 @@ def table(
     headers: int = 1,
     words: bool = False,
     caption: str = "",
+    stack: bool = False,
 ) -> Markup:
-    """A table in a box of its own, which scrolls where the screen is too narrow.
+    """A table in a box of its own, which scrolls where the screen is too narrow; a shade tells where there is more.
 
     Args:
         head: The columns' names.
@@ -44,17 +45,23 @@ def table(
         headers: How many cells at the beginning of a row say what the row is about.
         words: Whether there are words in it rather than numbers.
         caption: What stands above it.
+        stack: Whether on a narrow screen each row is a card instead, with the columns' names beside the values.
     """
     lines = []
     for row in rows:
-        cells = [element("th", cell, scope="row") for cell in row[:headers]]
-        cells += [element("td", cell) for cell in row[headers:]]
+        cells = []
+        for place, (name, cell) in enumerate(zip(head, row, strict=True)):
+            told = {"scope": "row"} if place < headers else {}
+            if stack and place:
+                told["data_label"] = str(name)
+            cells.append(element("th" if place < headers else "td", cell, **told))
         lines.append(element("tr", *cells))
     names = [element("th", cell, scope="col", class_="name") for cell in head[:headers]]
     columns = element("thead", element("tr", *names, *(element("th", cell, scope="col") for cell in head[headers:])))
     above = element("caption", element("span", caption)) if caption else ""
     content = element("table", above, columns, element("tbody", *lines), class_="words" if words else "numbers")
-    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
+    kind = "scroll stack" if stack else "scroll"
+    return element("div", content, class_=kind, tabindex="0", role="region", aria_label=label)
 
 
 def folded(summary: str, content: object) -> Markup:

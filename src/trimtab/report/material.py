@@ -9,7 +9,7 @@ from typing import Any
 from trimtab.records import RESULTS, RUNS, Cell, Comparison, History, Metric, find_runs
 from trimtab.report.curves import Line, Quantity, line
 from trimtab.report.standing import rows
-from trimtab.report.words import batch, heading, slug, title
+from trimtab.report.words import batch, heading, slug, title, typed
 
 # In these, runs of one curve may differ: they decide what a run is called and what is written down, not the training.
 IMMATERIAL = ("seed", "log_every", "evaluate_every", "evaluations", "probe", "probe_every", "probe_at")
@@ -226,4 +226,4 @@ def setting(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return " ".join(map(setting, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return typed(value) if isinstance(value, float) else str(value)

@@ -45,12 +45,30 @@ class Measured:
         layer = self.layers()[place]
         return np.array([number(by_layer(result)[layer].get(name)) for result in self.results])
 
-    def histograms(self, place: int) -> list[tuple[Numbers, Numbers]]:
-        """Edges and counts of an example activation of one layer in each result."""
+    def note(self, place: int | None = None) -> str:
+        """Why something could not be measured: of one layer, or of the whole network; empty if nothing is said."""
+        for result in self.results:
+            if place is None:
+                found = result
+            elif place < len(self.layers()):
+                found = by_layer(result)[self.layers()[place]]
+            else:
+                return ""
+            if found.get("note"):
+                return str(found["note"])
+        return ""
+
+    def histograms(self, place: int) -> list[tuple[Numbers, Numbers, int]]:
+        """Edges and counts of an example activation of one layer in each result, and how many values there were."""
         layer = self.layers()[place]
         found = [_example(by_layer(result)[layer]) for result in self.results]
         return [
-            (np.linspace(one["low"], one["high"], len(one["counts"]) + 1), np.array(one["counts"])) for one in found
+            (
+                np.linspace(number(one["low"]), number(one["high"]), len(one["counts"]) + 1),
+                np.array(one["counts"], dtype=float),
+                int(one["values"]),
+            )
+            for one in found
         ]
 
     def changes(self) -> "Measured":

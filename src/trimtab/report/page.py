@@ -5,10 +5,12 @@ from pathlib import Path
 
 from trimtab.records import whole_file
 from trimtab.report import probing, sections
+from trimtab.report.endings import endings
 from trimtab.report.figures import NamedFigure, figures, rendered
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
 from trimtab.report.material import Material, Subject
 from trimtab.report.svg import inline
+from trimtab.report.verdict import verdict
 from trimtab.report.words import counted
 
 
@@ -40,8 +42,14 @@ def page(material: Material) -> str:
 
 def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level: int) -> list[object]:
     comparison = subject.comparison
+    several = len(subject.panels) > 1
+    findings = [
+        f"{figure.panel.title}: {figure.finding}" if several and figure.panel else figure.finding
+        for figure in drawn
+        if figure.finding
+    ]
     parts: list[tuple[str, list[object]]] = [
-        ("Verdict", [element("p", sections.verdict(subject), class_="verdict")]),
+        ("Verdict", verdict(subject, findings)),
         ("Results", sections.results(subject)),
     ]
     overviews = [figure for figure in drawn if figure.part == "overview" and figure.network is not None]
@@ -97,7 +105,7 @@ def _curves(subject: Subject, drawn: Sequence[NamedFigure], number: int) -> list
     for panel in subject.panels:
         own = [figure for figure in drawn if figure.panel is panel]
         if own:
-            cards.append(_card(own, sections.values(panel), sections.endings(panel)))
+            cards.append(_card(own, sections.values(panel), endings(panel)))
     choices = [
         Markup(f'<label><input type="radio" name="against-{number}" class="by-{name}"{checked}>{words}</label>')
         for name, words, checked in (("steps", "steps", " checked"), ("time", "training time", ""))

@@ -5,20 +5,23 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from trimtab.report.axes import count_ticks, log_scale, spread
 from trimtab.report.curves import Numbers
-from trimtab.report.drawing import WIDTH, add_head, line_handle, new_figure
+from trimtab.report.heads import WIDTH, add_head, line_handle, new_figure, say_empty
 from trimtab.report.measured import Measured
 from trimtab.report.styles import Dashes, Style
+from trimtab.report.words import typed
 
 Group = tuple[str, Sequence[tuple[str, Dashes]]]
 """What is written beside an axis, and the names of the numbers in it with their dashes."""
+NOTHING = "no finite value was found"
 ROW = 1.35
 """Height of a row of a figure that has one for each layer, in inches."""
 
 
-def draw_landscape(title: str, measured: Sequence[Measured]) -> Figure:
+def draw_landscape(what: str, where: str, measured: Sequence[Measured]) -> Figure:
     """Ranges of the loss and of the change of the gradient along a direction, and effective smoothness."""
     figure = new_figure(6.2, [one.label for one in measured])
     loss, change, smooth = figure.subplots(3, 1, sharex=True)
@@ -28,12 +31,12 @@ def draw_landscape(title: str, measured: Sequence[Measured]) -> Figure:
         _line(smooth, one.steps, one.of("smoothness"), one.look)
     for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
         axes.set_ylabel(words)
-        _scale(axes)
+        _scale(axes, NOTHING)
     _steps(smooth)
-    return _done(figure, title, measured)
+    return _done(figure, what, where, measured)
 
 
-def draw_predictiveness(title: str, measured: Sequence[Measured]) -> Figure:
+def draw_predictiveness(what: str, where: str, measured: Sequence[Measured]) -> Figure:
     """The change of the gradient against the distance, as medians and quartiles over the steps."""
     figure = new_figure(3.2, [one.label for one in measured])
     axes = figure.subplots()
@@ -41,15 +44,18 @@ def draw_predictiveness(title: str, measured: Sequence[Measured]) -> Figure:
         x = one.rows("multiples")[0]
         low, middle, high = quartiles(one.rows("gradient_changes"))
         axes.fill_between(x, low, high, color=one.look.ink, alpha=0.2, linewidth=0)
+        for edge in (low, high):
+            axes.plot(x, edge, color=one.look.ink, linewidth=0.5)
         _line(axes, x, middle, one.look)
     axes.set_xlabel("distance along the gradient, in steps")
     axes.set_ylabel("change of gradient")
-    _scale(axes)
-    return _done(figure, title, measured)
+    _scale(axes, NOTHING)
+    return _done(figure, what, where, measured)
 
 
 def draw_layers(
-    title: str,
+    what: str,
+    where: str,
     measured: Sequence[Measured],
     places: Sequence[int],
     columns: Sequence[Group],
@@ -59,7 +65,8 @@ def draw_layers(
     Layers are counted, since networks with and without norms name them differently.
 
     Args:
-        title: Of the figure.
+        what: Is seen: the title.
+        where: Below it.
         measured: One for each line.
         places: The rows.
         columns: What is written above each, and the names of the numbers in it with their dashes.
@@ -73,16 +80,16 @@ def draw_layers(
             for one in (one for one in measured if place < len(one.layers())):
                 for name, dashes in numbers:
                     _line(axes, one.steps, one.layer(place, name), one.look, dashes)
-            _scale(axes)
+            _scale(axes, next(filter(None, (one.note(place) for one in measured)), NOTHING))
             if axes in grid[0]:
                 axes.set_title(words, fontsize=9)
         row[0].set_ylabel(layer_name(measured, place))
     for axes in grid[-1]:
         _steps(axes, ticks=6 if len(columns) == 1 else 3)
-    return _done(figure, title, measured)
+    return _done(figure, what, where, measured)
 
 
-def draw_numbers(title: str, measured: Sequence[Measured], rows: Sequence[Group]) -> Figure:
+def draw_numbers(what: str, where: str, measured: Sequence[Measured], rows: Sequence[Group]) -> Figure:
     """A row for each group of numbers of the whole network."""
     figure = new_figure(0.9 + 2.1 * len(rows), [one.label for one in measured])
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
@@ -91,38 +98,67 @@ def draw_numbers(title: str, measured: Sequence[Measured], rows: Sequence[Group]
             for name, dashes in numbers:
                 _line(axes, one.steps, one.of(name), one.look, dashes)
         axes.set_ylabel(words)
-        _scale(axes)
+        _scale(axes, next(filter(None, (one.note() for one in measured)), NOTHING))
     _steps(grid[-1])
-    return _done(figure, title, measured)
+    return _done(figure, what, where, measured)
 
 
-def draw_histograms(title: str, measured: Sequence[Measured], places: Sequence[int]) -> Figure:
+def draw_histograms(what: str, where: str, measured: Sequence[Measured], places: Sequence[int]) -> Figure:
     """Distributions over training, one above the other, the first step at the bottom: a column for each run."""
-    figure = new_figure(0.6 + 2.0 * len(places), [one.label for one in measured])
+    figure = new_figure(0.6 + 2.1 * len(places), [one.label for one in measured])
     grid = figure.subplots(len(places), len(measured), squeeze=False)
     for row, place in zip(grid, places, strict=True):
         for axes, one in zip(row, measured, strict=True):
-            if place < len(one.layers()):
-                _ridges(axes, one, place)
             axes.set_yticks([])
             if axes in grid[0]:
                 axes.set_title(one.label, fontsize=9)
+            if place < len(one.layers()):
+                _ridges(axes, one, place)
+            else:
+                say_empty(axes, "this network has no such layer")
         row[0].set_ylabel(layer_name(measured, place))
-    return _done(figure, title, measured)
+    return _done(figure, what, where, measured)
 
 
 def _ridges(axes: Axes, one: Measured, layer: int) -> None:
     """At most eight of the steps, evenly chosen."""
-    drawn = one.histograms(layer)
-    places = np.unique(np.linspace(0, len(drawn) - 1, min(8, len(drawn))).astype(int))
-    for height, place in enumerate(places):
-        edges, counts = drawn[place]
-        width = np.diff(edges)
-        density = counts / max(float((counts * width).sum()), 1e-300)
-        y = height + 1.6 * density / max(float(density.max()), 1e-300)
-        axes.fill_between((edges[1:] + edges[:-1]) / 2, height, y, color=one.look.ink, alpha=0.35, linewidth=0.6)
-    axes.text(0.02, 0.02, f"step {one.steps[places[0]]:g}", transform=axes.transAxes, fontsize=7)
-    axes.text(0.02, 0.93, f"step {one.steps[places[-1]]:g}", transform=axes.transAxes, fontsize=7)
+    found = one.histograms(layer)
+    places = [place for place, (edges, counts, _) in enumerate(found) if np.isfinite(edges).all() and counts.any()]
+    if not places:
+        say_empty(axes, NOTHING)
+        return
+    places = [places[i] for i in np.unique(np.linspace(0, len(places) - 1, min(8, len(places))).astype(int))]
+    drawn = [found[place] for place in places]
+    low, high = central([(edges, counts) for edges, counts, _ in drawn])
+    inside = 0.0
+    for height, (edges, counts, values) in enumerate(drawn):
+        middle = (edges[1:] + edges[:-1]) / 2
+        within = (middle >= low) & (middle <= high)
+        density = counts / np.diff(edges)
+        # One or two bins that tower above all others, as the zeros of a ReLU do, would flatten the rest.
+        top = min(float(density.max()), 2 * float(np.sort(density)[-3:][0]) or np.inf)
+        y = height + 1.6 * np.minimum(density / top, 1.0)
+        axes.fill_between(middle[within], height, y[within], color=one.look.ink, alpha=0.35, linewidth=0.6)
+        inside += counts[within].sum() / max(values, 1) / len(drawn)
+    axes.set_xlim(low, high)
+    axes.set_ylim(-0.1, len(drawn) + 1.6)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: typed(x)))
+    steps = f"steps {one.steps[places[0]]:g} to {one.steps[places[-1]]:g}"
+    axes.set_xlabel(steps + (f"\n{100 * (1 - inside):.2g} % outside" if inside < 1 - 1e-9 else ""), fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def central(histograms: Sequence[tuple[Numbers, Numbers]], share: float = 0.99) -> tuple[float, float]:
+    """The range with the middle share of all values of some histograms, each of which counts the same."""
+    ends = np.array([edge for edges, _ in histograms for edge in (edges[0], edges[-1])])
+    grid = np.unique(np.concatenate([edges for edges, _ in histograms]))
+    below = np.zeros(len(grid))
+    for edges, counts in histograms:
+        below += np.interp(grid, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])) / len(histograms)
+    tail = (1 - share) / 2
+    low, high = grid[below <= tail + 1e-9].max(), grid[below >= 1 - tail - 1e-9].min()
+    return (float(low), float(high)) if low < high else (float(ends.min()), float(ends.max()))
 
 
 def layer_name(measured: Sequence[Measured], place: int) -> str:
@@ -163,17 +199,21 @@ def _steps(axes: Axes, ticks: int = 6) -> None:
     count_ticks(axes, ticks)
 
 
-def _scale(axes: Axes) -> None:
-    """Logarithmic where all is positive and spreads over more than a factor of twenty."""
-    axes.grid(axis="y")
+def _scale(axes: Axes, why_empty: str) -> None:
+    """Logarithmic where nothing is negative and all spreads over more than a factor of twenty; 0 is at the bottom."""
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
     values = np.concatenate(drawn) if drawn else np.empty(0)
     values = values[np.isfinite(values)]
-    if len(values) and (values > 0).all() and spread(values) > 20:
-        log_scale(axes, "y", float(values.min()), float(values.max()))
+    if not len(values):
+        say_empty(axes, why_empty)
+        return
+    axes.grid(axis="y")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: typed(y)))
+    if (values >= 0).all() and spread(values) > 20:
+        log_scale(axes, "y", float(values[values > 0].min()), float(values.max()))
 
 
-def _done(figure: Figure, title: str, measured: Sequence[Measured]) -> Figure:
+def _done(figure: Figure, what: str, where: str, measured: Sequence[Measured]) -> Figure:
     figure.align_ylabels()
-    add_head(figure, title, [line_handle(one.look, one.label, "-") for one in measured])
+    add_head(figure, what, where, [line_handle(one.look, one.label, "-") for one in measured])
     return figure

@@ -4,15 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from trimtab.records import Cell, Comparison, History
-from trimtab.report.conclusion import conclusion
-from trimtab.report.markup import Markup, element, table
+from trimtab.records import Cell, Comparison
+from trimtab.report.endings import ending, endings, finals, last_evaluations, runs
+from trimtab.report.markup import Markup, element, folded, table
 from trimtab.report.material import IMMATERIAL, PANEL, Panel, Subject, differing, setting
 from trimtab.report.probing import Table
 from trimtab.report.standing import diverged, leaders, methods, rows
 from trimtab.report.table import notes as table_notes
 from trimtab.report.table import rates, table_title
-from trimtab.report.words import batch, counted, heading, listed, number, ranged, shown
+from trimtab.report.words import batch, counted, heading, listed, number, ranged, shown, typed
+
+ESSENTIAL = (*PANEL, "method", "epochs", "steps", "optimizer", "lr", "seed")
+"""Settings that a reader looks for, default or not."""
 
 
 def title(subject: Subject) -> str:
@@ -21,16 +24,11 @@ def title(subject: Subject) -> str:
     if comparison is not None:
         networks = listed(dict.fromkeys(cell.network for cell in comparison.cells))
         return f"{listed(map(heading, methods(comparison)))}: {networks} on {comparison.data}"
-    data = dict.fromkeys(str(run.started.settings["data"]) for run in _runs(subject))
-    return f"{counted(len(_runs(subject)), 'run')} on {listed(data)}"
-
-
-def verdict(subject: Subject) -> str:
-    """What it shows."""
-    if subject.comparison is not None:
-        return subject.comparison.conclusion or conclusion(subject.comparison)
-    words = [_ending(run) for run in _runs(subject)]
-    return f"{counted(len(words), 'run')}: {listed(f'{words.count(word)} {word}' for word in dict.fromkeys(words))}."
+    data = dict.fromkeys(str(run.started.settings["data"]) for run in runs(subject))
+    labels = [curve.label for _, curve in subject.curves]
+    if len(subject.panels) == 1 and len(labels) <= 4:
+        return f"{listed(labels)}: {subject.panels[0].title}, on {listed(data)}"
+    return f"{counted(len(runs(subject)), 'run')} on {listed(data)}"
 
 
 def results(subject: Subject) -> list[object]:
@@ -52,7 +50,7 @@ def result_table(comparison: Comparison, network: str | None = None) -> Markup:
             cells = [_result(row.get(method), comparison, bold=method in bold) for method in order]
             lines.append([name, batch(size), *cells])
     head = ["network", "batch", *map(heading, order)]
-    return table(head, lines, "results", headers=2, caption=table_title(comparison))
+    return table(head, lines, "results", headers=2, caption=table_title(comparison, "then"), stack=True)
 
 
 def _result(cell: Cell | None, comparison: Comparison, *, bold: bool) -> object:
@@ -62,7 +60,7 @@ def _result(cell: Cell | None, comparison: Comparison, *, bold: bool) -> object:
         return "–" if cell.why_not or comparison.finished else "…"
     mean = element("b" if bold else "span", shown(cell.mean, comparison.metric))
     spread = f" {ranged(cell.values, comparison.metric)}" if len(cell.trials) > 1 else ""
-    below = [f"{cell.lr:g}{'*' if cell.lr_at_edge else ''}"] if cell.lr is not None else []
+    below = [f"{typed(cell.lr)}{'*' if cell.lr_at_edge else ''}"] if cell.lr is not None else []
     if diverged(cell):
         below.append(f"{diverged(cell)} of {len(cell.trials)} diverged")
     if len(cell.trials) < comparison.seeds:
@@ -73,18 +71,17 @@ def _result(cell: Cell | None, comparison: Comparison, *, bold: bool) -> object:
 def _loose_results(subject: Subject) -> Markup:
     lines = []
     for panel, curve in subject.curves:
-        last = [run.evaluated[-1] for run in curve.runs if run.evaluated and _ending(run) == "finished"]
-        values = [v for v in (e.accuracy if panel.metric == "accuracy" else e.loss for e in last) if v is not None]
+        last, values = last_evaluations(curve), finals(curve, panel.metric)
         value = shown(fmean(values), panel.metric) if values else "–"
         if len(values) > 1:
             value += f" {ranged(values, panel.metric)}"
         unit = "accuracy in %" if panel.metric == "accuracy" else "loss"
         kind = f"{last[-1].part} {unit}" if last else "–"
-        words = [_ending(run) for run in curve.runs]
+        words = [ending(run) for run in curve.runs]
         states = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
         lines.append([panel.title, curve.label, states, kind, element("span", value)])
     head = ["network and batch size", "runs of", "how they ended", "measured", "at the end"]
-    return table(head, lines, "results", headers=2, words=True, caption="Means over finished runs [range]")
+    return table(head, lines, "results", headers=2, words=True, caption="Means over finished runs [range]", stack=True)
 
 
 def about_curves(subject: Subject) -> str:
@@ -99,18 +96,6 @@ def about_curves(subject: Subject) -> str:
     if subject.comparison is not None and subject.comparison.side_by_side > 1:
         sentences.append(f"{subject.comparison.side_by_side} runs shared the machine at a time.")
     return " ".join(sentences)
-
-
-def endings(panel: Panel) -> list[str]:
-    """Which runs of a panel did not finish, in words."""
-    sentences = []
-    for curve in panel.curves:
-        for word in dict.fromkeys(_ending(run) for run in curve.runs):
-            runs = [run for run in curve.runs if _ending(run) == word]
-            if word != "finished":
-                steps = listed(sorted({_last_step(run) for run in runs}))
-                sentences.append(f"{curve.label}: {len(runs)} of {len(curve.runs)} {word}, at step {steps}.")
-    return sentences
 
 
 def about_tuning(comparison: Comparison) -> str:
@@ -141,54 +126,60 @@ def candidates(cells: Sequence[Cell], comparison: Comparison) -> Markup:
                 entries.append(element("b", word) if lr == cell.lr else word)
             lines.append([cell.network, batch(cell.batch_size), heading(cell.method), *entries])
     kind = "Validation accuracy in %" if comparison.metric == "accuracy" else "Validation loss"
-    head = ["network", "batch", "method", *(f"{lr:g}" for lr in tried)]
+    head = ["network", "batch", "method", *map(typed, tried)]
     caption = f"{kind} by learning rate; bold: chosen"
     return table(head, lines, "candidates", headers=3, caption=caption)
 
 
 def settings(subject: Subject) -> list[object]:
-    """Settings: those that all runs share, then those in which they differ."""
-    runs = _runs(subject)
-    if not runs:
+    """Settings: those that all runs share, then those in which they differ; what is left at its default is folded."""
+    found = runs(subject)
+    if not found:
         return [element("p", "No run at a chosen learning rate has been recorded yet.")]
-    told: list[Mapping[str, Any]] = [run.started.settings for run in runs]
+    told: list[Mapping[str, Any]] = [run.started.settings for run in found]
     apart = [name for name in differing(told) if name not in IMMATERIAL]
     shared = {name: setting(value) for name, value in told[0].items() if name not in apart and value is not None}
     for name in IMMATERIAL:
         values = sorted({setting(one[name]) for one in told if one.get(name) is not None}, key=_natural)
         if values:
             shared[name] = listed(values)
-    lines = [(name.replace("_", " "), value) for name, value in shared.items()]
-    found = [table(["setting", "value"], lines, "settings of all runs", words=True, caption="Of all runs")]
+    usual = [name for name in shared if name not in ESSENTIAL and all(name in run.started.defaults for run in found)]
+    lines = [(name.replace("_", " "), value) for name, value in shared.items() if name not in usual]
+    tables = [table(["setting", "value"], lines, "settings of all runs", words=True, caption="Of all runs")]
     named = [name for name in (*PANEL, "method") if name in apart]
     apart = [*named, *(name for name in apart if name not in named)]
     if len(apart) > len(named):
         single = dict.fromkeys(tuple(setting(one.get(name)) for name in apart) for one in told)
         head = [name.replace("_", " ") for name in apart]
         caption = "Of single runs"
-        found.append(table(head, list(single), caption, headers=len(named), words=True, caption=caption))
-    return [element("div", *found, class_="beside")]
+        tables.append(table(head, list(single), caption, headers=len(named), words=True, caption=caption))
+    beside = element("div", *tables, class_="beside")
+    if not usual:
+        return [beside]
+    lines = [(name.replace("_", " "), shared[name]) for name in usual]
+    defaults = table(["setting", "value"], lines, "settings left at their defaults", words=True)
+    return [beside, folded(f"{counted(len(usual), 'setting')} left at the default", defaults)]
 
 
 def commands(subject: Subject) -> list[object]:
     """What to type."""
-    typed = [subject.comparison.command] if subject.comparison else [run.started.command for run in _runs(subject)]
+    typed = [subject.comparison.command] if subject.comparison else [run.started.command for run in runs(subject)]
     return [element("pre", element("code", "\n".join(dict.fromkeys(typed))), tabindex="0")]
 
 
 def hardware(subject: Subject) -> Markup:
     """On what it ran."""
     comparison = subject.comparison
-    machines = dict.fromkeys([comparison.machine] if comparison else [run.started.machine for run in _runs(subject)])
+    machines = dict.fromkeys([comparison.machine] if comparison else [run.started.machine for run in runs(subject)])
     lines: list[tuple[str, object]] = [("hardware", "; ".join(machines))]
     if comparison:
         lines.append(("runs at a time", comparison.side_by_side))
     versions: dict[str, dict[str, None]] = {}
-    for told in [comparison.versions] if comparison else [run.started.versions for run in _runs(subject)]:
+    for told in [comparison.versions] if comparison else [run.started.versions for run in runs(subject)]:
         for name, version in told.items():
             versions.setdefault(name, {})[version] = None
     lines += [(name, listed(found)) for name, found in versions.items()]
-    sizes = [run.started.parameters for run in _runs(subject)]
+    sizes = [run.started.parameters for run in runs(subject)]
     if sizes:
         least, most = min(sizes), max(sizes)
         lines.append(("parameters of the networks", f"{least:,}" if least == most else f"{least:,} to {most:,}"))
@@ -233,20 +224,6 @@ def values(panel: Panel) -> Markup:
             loss = number(losses[i]) if losses is not None else "–"
             lines.append([curve.label, f"{step:.0f}", number(seconds), shown(value, panel.metric), spread, loss])
     return table(head, lines, f"values: {panel.title}")
-
-
-def _runs(subject: Subject) -> list[History]:
-    return [run for _, curve in subject.curves for run in curve.runs]
-
-
-def _ending(run: History) -> str:
-    return run.ended.verdict if run.ended is not None else "not finished"
-
-
-def _last_step(run: History) -> int:
-    if run.ended is not None:
-        return run.ended.step
-    return max([event.step for event in run.trained] + [event.step for event in run.evaluated], default=0)
 
 
 def _natural(word: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.records import Cell, Comparison
 from trimtab.report.standing import diverged, leaders, methods, reasons, rows
-from trimtab.report.words import batch, counted, heading, listed, ranged, shown
+from trimtab.report.words import batch, counted, heading, listed, ranged, shown, typed
 
 WIDTH = 80
 NUMBERS = 3
@@ -121,7 +121,7 @@ def _lines(cell: Cell, comparison: Comparison, *, beside: bool) -> list[str]:
         spread = ranged(cell.values, comparison.metric)
         lines = [f"{lines[0]} {spread}"] if beside else [*lines, spread]
     if cell.lr is not None:
-        lines.append(f"{cell.lr:g}{'*' if cell.lr_at_edge else ''}")
+        lines.append(f"{typed(cell.lr)}{'*' if cell.lr_at_edge else ''}")
     if diverged(cell):
         lines.append(f"{diverged(cell)}/{len(cell.trials)} diverged")
     if len(cell.trials) < comparison.seeds:
@@ -177,7 +177,7 @@ def rates(comparison: Comparison) -> str:
         return "Learning rates were given, not chosen"
     if len(tried) == 1:
         (rates,) = tried
-        return f"Learning rates {listed(f'{rate:g}' for rate in rates)} tried on validation data"
+        return f"Learning rates {listed(map(typed, rates))} tried on validation data"
     least, most = min(map(len, tried)), max(map(len, tried))
     several = f"{least}" if least == most else f"{least} to {most}"
     return f"{several} learning rates per method tried on validation data"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from trimtab.records import Metric
 
 HEADINGS = {"vanilla": "vanilla", "bn": "BatchNorm", "ln": "LayerNorm", "gn": "GroupNorm", "bnp": "BNP"}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TITLES = {"small-cnn": "small CNN", "small-mlp": "small fully connected network"}
 
 
@@ -31,10 +32,26 @@ def number(x: float, digits: int = 3) -> str:
         return "not a number"
     if math.isinf(x):
         return "∞" if x > 0 else "−∞"
-    if x == 0 or 1e-3 <= abs(x) < 1e6:
+    if x == 0:
+        return "0"
+    if 1e-3 <= abs(x) < 1e6:
         whole = len(str(int(abs(x))))
-        return f"{x:.{digits}g}" if whole <= digits else f"{x:.0f}"
-    return f"{x:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+        plain = f"{x:.{digits}g}" if whole <= digits else f"{x:.0f}"
+        return plain.replace("-", "−")
+    return power(x, digits)
+
+
+def power(x: float, digits: int = 3) -> str:
+    """A number as a power of ten, the one notation for very small and very large ones: 1.5·10⁻⁷."""
+    head, _, exponent = f"{x:.{digits - 1}e}".partition("e")
+    head = (head.rstrip("0").rstrip(".") if "." in head else head).replace("-", "−")
+    raised = "10" + str(int(exponent)).translate(_RAISED)
+    return {"1": raised, "−1": f"−{raised}"}.get(head, f"{head}·{raised}")
+
+
+def typed(x: float) -> str:
+    """A number as a person gave it, a learning rate for one: with all its digits, up to six."""
+    return number(x, 6)
 
 
 def shown(value: float, metric: Metric) -> str:

@@ -1,0 +1,113 @@
+"""What was measured along runs, in a sentence for each figure. Numbers are medians: a single step says little."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trimtab.report.curves import Numbers
+from trimtab.report.measured import Measured
+from trimtab.report.words import listed, number
+
+
+def compared(claim: str, quantity: str, found: Mapping[str, float], *, largest: bool = False) -> str:
+    """Which run it holds for, and the numbers of all, the best first.
+
+    Args:
+        claim: What holds for the best one, such as "The loss is smoothest".
+        quantity: What the numbers are.
+        found: The numbers, by run.
+        largest: Whether the largest number is the best.
+    """
+    finite = {label: value for label, value in found.items() if np.isfinite(value)}
+    if not finite:
+        return ""
+    order = sorted(finite, key=lambda label: finite[label], reverse=largest)
+    if len(order) == 1:
+        return f"{quantity.capitalize()}: {number(finite[order[0]])} ({order[0]})."
+    first = number(finite[order[0]])
+    best = [label for label in order if number(finite[label]) == first]
+    others = [f"{label} {number(finite[label])}" for label in order if label not in best]
+    if not others:
+        return f"{quantity.capitalize()}: {first}, the same for {listed(best)}."
+    return f"{claim} with {listed(best)}: {quantity} {first}; {', '.join(others)}."
+
+
+def smoothness(runs: Sequence[Measured], direction: str) -> str:
+    """Of the loss along a direction."""
+    found = {run.label: median(run.of("smoothness")) for run in runs}
+    return compared(f"The loss is smoothest along {direction}", "median β-smoothness", found)
+
+
+def shift(runs: Sequence[Measured]) -> str:
+    """How far gradients are turned by the steps of the layers below."""
+    found = {run.label: over_layers(run, "cosine") for run in runs}
+    claim = "Gradients are turned least by the steps of the layers below"
+    return compared(claim, "median cosine", found, largest=True)
+
+
+def moments(changing: Sequence[Measured]) -> str:
+    """How far activations move."""
+    found = {run.label: over_layers(run, "mean") for run in changing}
+    return compared("Activations move least from step to step", "median change of their mean", found)
+
+
+def conditioning(runs: Sequence[Measured]) -> str:
+    """What BNP's preconditioning does to condition numbers: of Hessian blocks, or of inputs where there are none."""
+    for what, before, done in (("a Hessian block", "hessian", "preconditioned"), ("inputs", "inputs", "normalized")):
+        parts = []
+        for run in runs:
+            ends = over_layers(run, before), over_layers(run, done)
+            if np.isfinite(ends).all():
+                parts.append(f"{number(ends[0])} and {number(ends[1])} with {run.label}")
+        if parts:
+            return f"Median condition number of {what}, as it is and {done} by BNP: {'; '.join(parts)}."
+    return ""
+
+
+def stability(runs: Sequence[Measured]) -> str:
+    """How often the learning rate was above the largest stable one."""
+    parts = []
+    for run in runs:
+        used, stable = run.of("learning_rate"), run.of("stable_learning_rate")
+        known = np.isfinite(used) & np.isfinite(stable)
+        if known.any():
+            parts.append(f"{int((used > stable)[known].sum())} of {int(known.sum())} measurements with {run.label}")
+    return f"The learning rate is above the largest stable one, 2/λ, in {listed(parts)}." if parts else ""
+
+
+def noise(runs: Sequence[Measured]) -> str:
+    """The gradient noise scale."""
+    found = {run.label: median(run.of("noise_scale")) for run in runs}
+    return compared("The gradient is least noisy", "median noise scale", found)
+
+
+def decay(runs: Sequence[Measured]) -> str:
+    """The decay that batch noise amounts to, as predicted and as measured."""
+    parts = []
+    for run in runs:
+        ends = over_layers(run, "zeta"), over_layers(run, "zeta_measured")
+        if np.isfinite(ends).all():
+            parts.append(f"{number(ends[1])} with {run.label}, where {number(ends[0])} is predicted")
+    return f"Batch noise amounts to a median decay ζ of {listed(parts)}." if parts else ""
+
+
+def gaps(runs: Sequence[Measured], names: Sequence[str]) -> str:
+    """Which runs have steps at which one of these numbers of the whole network is none, so that a line has a gap."""
+    parts = []
+    for run in runs:
+        missing = int((~np.isfinite([run.of(name) for name in names])).any(axis=0).sum())
+        if missing:
+            parts.append(f"{run.label} at {missing} of {len(run.steps)} steps")
+    return f"A gap is where no finite value was found: {listed(parts)}." if parts else ""
+
+
+def median(values: Numbers) -> float:
+    """Over what is finite; NaN if nothing is."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def over_layers(run: Measured, name: str) -> float:
+    """The median of a number over layers and measurements."""
+    found = [run.layer(place, name) for place in range(len(run.layers()))]
+    return median(np.concatenate(found)) if found else float("nan")
