@@ -33,6 +33,7 @@ class Clock:
 @pytest.mark.usefixtures("impatient")
 def test_train_prints_lines_without_a_terminal(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["train", "--network", "small-mlp", "--epochs", "1", "--batch-size", "64", "--log-every", "7"]
+    told += ["--evaluations", "1"]
     assert cli.main([*told, "--out", str(tmp_path / "run [red]")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "run [red]"  # a name is not markup
@@ -95,6 +96,6 @@ def test_a_run_with_rare_records_shows_itself(monkeypatch: pytest.MonkeyPatch) -
     from tests.training.test_run import session
 
     seen: list[Progress] = []
-    run.Run(session(steps=6, epochs=None, log_every=50), show=seen.append).train()
+    run.Run(session(steps=6, epochs=None, log_every=50, evaluations=1), show=seen.append).train()
     assert [progress.step for progress in seen[:5]] == [1, 2, 3, 4, 5]
     assert all(one.step <= other.step for one, other in itertools.pairwise(seen))
