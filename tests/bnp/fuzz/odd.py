@@ -232,7 +232,7 @@ def _of_rows(x: Tensor) -> Moments:
 
 
 def _observe(layer: Any, x: Tensor, y: Tensor, options: Options) -> Any:
-    count = x.shape[:-1].numel()
+    x, count = x.as_subclass(Tensor), x.shape[:-1].numel()
     return _WAYS[layer.way][1](Rows(Moments.of(x, columns=-1), samples=count, outputs=count), x)
 
 
