@@ -110,7 +110,7 @@ def environment(compiler: str) -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0:malloc_context_size=2:quarantine_size_mb=16",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # so that what is handed over as bytes has an end, too
-        "OMP_NUM_THREADS": "1",  # until a case wants more
+        "OMP_WAIT_POLICY": "passive",  # threads that wait leave the cores to others
     }
 
 

@@ -76,7 +76,6 @@ def play(seed: int, variant: Variant) -> Played:
     with warnings.catch_warnings(record=True) as caught, torch.random.fork_rng(devices=[]):
         warnings.simplefilter("always")
         torch.manual_seed(seed)
-        torch.set_num_threads(2 if seed % 4 == 0 else 1)
         try:
             _play(Draw(seed), variant, played)
         except Exception as error:
