@@ -151,6 +151,7 @@ def test_what_diverged_while_tuning_is_a_cross_on_the_worse_side(metric: Metric,
     assert [rate for rate, _ in places] == [0.3, 0.3]  # of vanilla and bn
     assert all(height < 0.2 if metric == "accuracy" else height > 0.8 for _, height in places)
     assert len(set(places)) == 2
+    assert all(0 <= tick <= 100 for tick in axes.get_yticks()) or metric == "loss"
     values = [y for drawn in axes.lines if drawn not in crosses for y in drawn.get_ydata()]
     shares = axes.transAxes.inverted().transform(axes.transData.transform([(0.1, y) for y in values]))[:, 1]
     assert max(shares) < min(h for _, h in places) if metric == "loss" else min(shares) > max(h for _, h in places)

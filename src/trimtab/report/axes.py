@@ -68,9 +68,10 @@ def value_scale(axes: Axes, metric: Metric, values: Numbers) -> None:
 
 
 def make_room(axes: Axes, metric: Metric, share: float) -> None:
-    """Widen the y axis on its worse side by a share of its length."""
+    """Widen the y axis on its worse side by a share of its length; there are no ticks in the new part."""
     low, high = axes.get_ylim()
     if metric == "accuracy":
+        axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])
         axes.set_ylim(low - share * (high - low), high)
     elif axes.get_yscale() == "log":
         axes.set_ylim(low, high * (high / low) ** share)
