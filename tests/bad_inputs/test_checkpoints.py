@@ -135,7 +135,7 @@ FIELDS: list[tuple[str, Callable[[State], None], str]] = [
         put(*OPT, "state", 0, "exp_avg", torch.zeros(2)),
         r"exp_avg of the optimizer is",
     ),
-    ("no BNP", put(S, "bnp", None), r"that of the network and that of BNP, one is missing"),
+    ("no BNP", put(S, "bnp", None), r"its state of BNP is missing"),
     ("BNP x", put(S, "bnp", "x"), r"does not belong to this run"),
     ("BNP empty", put(S, "bnp", {}), r"This is not a state of BNP"),
     ("a generator x", put(S, "order_generator", "x"), r"order_generator is 'x', not a tensor"),

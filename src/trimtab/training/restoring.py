@@ -1,6 +1,6 @@
 """A saved state before it is taken up: whether it is one of this run, field by field."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,7 +35,7 @@ def check(state: Mapping[str, Any], session: Session) -> None:
         ValueError: With what is wrong, for the end of a sentence.
     """
     _typed(state, "seconds", float, "a time", lambda x: 0 <= x < float("inf"))
-    _typed(state, "log", int, "a number of bytes", lambda n: n >= 0)
+    _typed(state, "log", int, "a number of bytes")
     if state.get("first_loss") is not None:
         _typed(state, "first_loss", float, "a loss")
     for evaluation in _typed(state, "evaluations", list, "a list"):
@@ -48,7 +48,9 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     _same_tensors(own["model"], ours["model"], "the network")
     _check_optimizer(own["optimizer"], ours["optimizer"], session.optimizer)
     if (own["bnp"] is None) != (ours["bnp"] is None):
-        raise ValueError("of two states, that of the network and that of BNP, one is missing or too many")
+        raise ValueError(
+            "its state of BNP is missing" if own["bnp"] is None else "it has a state of BNP, which is not used"
+        )
     _same_tensors({name: own[name] for name in GENERATORS}, {name: ours[name] for name in GENERATORS}, "the generators")
     device = own["device_generator"]
     if device is not None and not (isinstance(device, Tensor) and device.dtype == torch.uint8):
@@ -56,13 +58,15 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     _check_sums(own["sums"], ours["sums"])
 
 
-def _typed(state: Mapping[str, Any], name: str, kind: type, words: str, allowed: Any = None) -> Any:
+def _typed(
+    state: Mapping[str, Any], name: str, kind: type, words: str, allowed: Callable[[Any], bool] = lambda _: True
+) -> Any:
+    """A field of this type; whole numbers are counts, and one may stand for a fraction."""
     if name not in state:
         raise ValueError(f"it has no {name}")
     value = state[name]
-    number = kind in (int, float) and isinstance(value, bool)
-    right = isinstance(value, (int, float) if kind is float else kind) and not number
-    if not right or (kind is int and value < 0) or (allowed is not None and not allowed(value)):
+    fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    if not fits or (kind is int and value < 0) or not allowed(value):
         raise ValueError(f"its {name} is {shown(value)}, not {words}")
     return value
 
