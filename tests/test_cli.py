@@ -33,7 +33,8 @@ def test_demo_ends_with_table_sentence_and_page(tmp_path: Path, capsys: pytest.C
     assert cli.main(told) == 0
     out = capsys.readouterr().out
     assert "Test accuracy in %" in out
-    assert "The highest mean test accuracy in 2 settings: " in out.replace("\n", " ")
+    assert " the highest mean test accuracy in " in out.replace("\n", " ")
+    assert "\n- There is one seed: another may give another order.\n" in out
     assert out.endswith(f"Page: {tmp_path / 'new' / 'report.html'}\n")
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"report.html", "results.json", "runs"}
     assert cli.main([*told, "--json"]) == 0  # all is done already

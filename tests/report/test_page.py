@@ -104,7 +104,7 @@ def test_the_verdict_names_the_winner_first_and_lists_reservations(tmp_path: Pat
     write_comparison(tmp_path, Plan(networks=("cnn5",), sizes=(4, 2), seeds=2, diverging=(("cnn5", 2, "bn"),)))
     _, text = read(tmp_path)
     page = (tmp_path / "page.html").read_text()
-    assert '<p class="verdict">BNP has the highest mean test accuracy in all 2 settings. At batch sizes' in page
+    assert '<p class="verdict">BNP has the highest mean test accuracy in both settings. At batch sizes' in page
     assert "<li>1 run of BatchNorm diverged.</li>" in page
     assert text.index("Verdict BNP has") < text.index("Reservations:") < text.index("1 run of BatchNorm diverged.")
 

@@ -74,7 +74,7 @@ def _winners(contested: Contested, comparison: Comparison) -> list[str]:
             top = best(contested[where[0]], metric) or 0.0
             sentences.append(f"{who} the {words}, {shown(top, metric)}{' %' if metric == 'accuracy' else ''}.")
         elif len(where) == len(contested):
-            sentences.append(f"{who} the {words} in all {len(where)} settings.")
+            sentences.append(f"{who} the {words} in {'both' if len(where) == 2 else f'all {len(where)}'} settings.")
         else:
             sentences.append(f"{who} the {words} in {_of(where, contested)}: {_places(where, comparison)}.")
     return sentences

@@ -65,8 +65,8 @@ def draw_layers(
     Layers are counted, since networks with and without norms name them differently.
 
     Args:
-        what: Is seen: the title.
-        where: Below it.
+        what: What is shown, for the title.
+        where: Of which network and batch size; it stands below that.
         measured: One for each line.
         places: The rows.
         columns: What is written above each, and the names of the numbers in it with their dashes.
