@@ -13,7 +13,8 @@ def test_a_warning_is_one_line(tmp_path: Path) -> None:
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         shown.append(warnings.formatwarning(message, category, *where[:2]))
 
-    told = ["--network", "small-mlp", "--method", "vanilla", "--lr", "1e30", "--steps", "3", "--log-every", "3"]
+    told = ["--network", "small-mlp", "--method", "vanilla", "--lr", "1e30", "--steps", "3"]
+    told += ["--log-every", "3", "--evaluations", "1"]  # at which it would be seen to have diverged
     before = warnings.formatwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
