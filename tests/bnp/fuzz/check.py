@@ -141,4 +141,4 @@ def _close(ours: Tensor | str, theirs: Tensor | str, rounding: Rounding, size: f
     if not torch.equal(finite, b.isfinite()):
         return False
     a, b = torch.where(finite, a, 0), torch.where(finite, b, 0)
-    return bool((a - b).abs().max() <= rounding[ours.dtype] * (a.abs().max() + max(size, 1) / 20))
+    return bool((a - b).abs().max() <= rounding[ours.dtype] * (a.abs().max() + max(size, 1) / 4))
