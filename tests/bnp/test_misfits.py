@@ -57,6 +57,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "negative outputs": (lambda: rows(torch.ones(6), outputs=-3), "outputs=-3, which is not"),
     "count not a number": (lambda: rows(torch.ones(6), count=float("nan")), "count=nan, which is not"),
     "samples None": (lambda: rows(torch.ones(6), samples=None), "samples=None, which is not"),
+    "two numbers of samples": (lambda: rows(torch.ones(6), samples=torch.ones(2)), "samples=tensor"),
+    "negative samples": (lambda: rows(torch.ones(6), samples=torch.tensor(-1)), "samples=tensor"),
+    "far too many": (lambda: rows(torch.ones(6), outputs=10**400), "outputs=10000"),
+    "zeros a word": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, "6"), "zeros='6'"),  # type: ignore[arg-type]
+    "zeros nan": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, float("nan")), "zeros=nan"),  # type: ignore[arg-type]
     "nothing": (lambda: None, "returned NoneType instead of Rows"),
     "moments": (lambda: Moments(5, torch.ones(6), torch.ones(6)), "returned Moments instead of Rows"),
     "rows of nothing": (lambda: Rows(None, 5, 5), "returned Rows instead of Rows of Moments"),  # type: ignore[arg-type]
@@ -101,6 +106,7 @@ UNITS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "fewer weights": lambda layer, weight: weight[:, :3].unsqueeze(0).unsqueeze(3),
     "more weights": lambda layer, weight: weight.expand(2, 4, 6).unsqueeze(3),
     "an error": lambda layer, weight: weight.view(7, 1, 1, -1),
+    "another error": lambda layer, weight: {}["no"],
 }
 
 
@@ -172,3 +178,32 @@ def test_three_runs_of_a_subclass_are_equal_to_the_bit() -> None:
     first = run()
     assert first == run() == run()
     assert all(value < 100 for value in first)
+
+
+def test_the_report_on_a_layer_with_another_weight() -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    with trimtab.BNP(net) as bnp:
+        net(torch.randn(5, 4)).sum().backward()
+        bnp.step()
+        net[0].weight = nn.Parameter(torch.randn(3, 6))
+        assert "Linear" in str(bnp.report())
+        net.to("meta")
+        assert "Linear" in str(bnp.report())
+
+
+def test_a_problem_that_is_over() -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    x = torch.randn(5, 4)
+    with trimtab.BNP(net) as bnp:
+        net(x).sum().backward()
+        net[0].weight.data = torch.randn(3, 2)
+        with pytest.warns(trimtab.TrimtabWarning, match="its gradient has shape"):
+            bnp.step()
+        assert "its gradient has shape" in str(bnp.report())
+        net[0].weight.data = torch.randn(3, 4)
+        net.zero_grad()
+        net(x).sum().backward()
+        plain = net[0].weight.grad.clone()
+        bnp.step()
+        assert not torch.equal(net[0].weight.grad, plain)
+        assert "its gradient has shape" not in str(bnp.report())

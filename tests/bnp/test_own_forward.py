@@ -4,10 +4,12 @@ The oracle is the same network with what the forward does to its input in a modu
 """
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -126,12 +128,22 @@ def with_weights_of(plain: nn.Module, layer: nn.Module) -> nn.Module:
     return plain
 
 
-def trained(net: nn.Module, shape: tuple[int, ...], forward: Any = None, **options: Any) -> list[Tensor]:
-    """Weights, gradients and statistics of the layer after three steps."""
+def trained(
+    net: nn.Module,
+    shape: tuple[int, ...],
+    forward: Any = None,
+    *,
+    repeat: int = 1,
+    change: Callable[[], None] | None = None,
+    **options: Any,
+) -> list[Tensor]:
+    """Weights, gradients and statistics of the layer after three steps, or more; BNP is made before the change."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(1)
     with trimtab.BNP(net, **options) as bnp:
-        for size in (6, 1, 4):
+        if change is not None:
+            change()
+        for size in (6, 1, 4) * repeat:
             x = 0.5 + torch.randn(size, *shape, generator=generator, dtype=torch.float64)
             optimizer.zero_grad()
             (net if forward is None else forward)(x).square().sum().backward()
@@ -337,30 +349,165 @@ def current_modes() -> int:
     return len(torch.overrides._get_current_function_mode_stack())
 
 
-def test_an_exception_leaves_nothing_active() -> None:
-    class Fails(nn.Linear):
-        kind: type[BaseException] | None = ValueError
+class Fails(nn.Linear):
+    """Doubles its input, if nothing is wrong."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            if self.kind is not None:
-                raise self.kind("on purpose")
-            return super().forward(2 * x)
+    error: type[BaseException] | None = None
 
+    def __init__(self, inner: "Fails | None" = None) -> None:
+        super().__init__(4, 4)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.inner is not None:
+            x = self.inner(x)
+        if self.error is not None:
+            raise self.error("on purpose")
+        return super().forward(2 * x)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "one in another"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])  # for the latter PyTorch calls no hooks
+def test_an_interrupted_forward_leaves_nothing_active(error: type[BaseException], nested: bool) -> None:
     torch.manual_seed(0)
-    layer = Fails(4, 3).double()
-    twin = with_weights_of(nn.Sequential(Before(lambda x: 2 * x), nn.Linear(4, 3)).double(), layer)
+    inner = Fails().double() if nested else None
+    layer = Fails(inner).double()
+    own = [layer] if inner is None else [inner, layer]
+    twin = nn.Sequential(*[part for _ in own for part in (Before(lambda x: 2 * x), nn.Linear(4, 4))]).double()
+    for i, mine in enumerate(own):
+        twin[2 * i + 1].weight.data.copy_(mine.weight.data)
+        twin[2 * i + 1].bias.data.copy_(mine.bias.data)
     with trimtab.BNP(layer) as bnp:
-        with pytest.raises(ValueError, match="on purpose"):
-            layer(torch.ones(2, 4, dtype=torch.float64))
-        assert current_modes() == 0
-        layer.kind = KeyboardInterrupt  # for which PyTorch calls no hooks
-        with pytest.raises(KeyboardInterrupt):
-            layer(torch.ones(2, 4, dtype=torch.float64))
-        layer.kind = None
+        for failing in own * 2:
+            failing.error = error
+            with pytest.raises(error):
+                layer(torch.ones(2, 4, dtype=torch.float64))
+            failing.error = None
         layer(torch.ones(2, 4, dtype=torch.float64))
         assert current_modes() == 0
+        own[0].error = error
+        with pytest.raises(error):
+            layer(torch.ones(2, 4, dtype=torch.float64))
+        own[0].error = None
         bnp.detach()
-    torch.testing.assert_close(trained(layer, (4,)), trained(twin, (4,)), rtol=1e-12, atol=1e-12)
+    assert current_modes() == 0
+    ours, reference = trained(layer, (4,)), trained(twin, (4,))
+    assert sum(x.sum().item() for x in ours) == pytest.approx(sum(x.sum().item() for x in reference), rel=1e-10)
+
+
+def test_a_layer_that_calls_itself() -> None:
+    class Again(nn.Linear):
+        def forward(self, x: Tensor, more: bool = True) -> Tensor:
+            y = self(x + 1, more=False) if more else x
+            return super().forward(y)
+
+    class Twin(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x + 1))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    layer = Again(4, 4).double()
+    twin = with_weights_of(Twin().double(), layer)
+    torch.testing.assert_close(trained(layer, (4,)), trained(twin, (4,)), rtol=1e-10, atol=1e-12)
+    assert current_modes() == 0
+
+
+def test_another_thread_may_evaluate_meanwhile() -> None:
+    torch.manual_seed(0)
+    layer = CoordConv(3, 4, 3).double()
+    twin = copy.deepcopy(layer)
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def evaluate() -> None:
+        try:
+            while not over.is_set():
+                with torch.no_grad():
+                    layer(torch.ones(1, 2, 5, 5, dtype=torch.float64))
+            assert current_modes() == 0
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    try:
+        ours = trained(layer, (2, 5, 5), repeat=10)
+    finally:
+        over.set()
+        thread.join()
+    assert not failed
+    assert current_modes() == 0
+    torch.testing.assert_close(ours, trained(twin, (2, 5, 5), repeat=10), rtol=1e-12, atol=1e-12)
+
+
+def change_forward(layer: nn.Module) -> None:
+    old = layer.forward
+    layer.forward = lambda x: old(3 * x)  # type: ignore[method-assign]
+
+
+def change_inner_method(layer: Any) -> None:
+    layer._conv_forward = lambda x, weight, bias: F.conv2d(3 * x, weight, bias)
+
+
+def change_class(layer: nn.Module) -> None:
+    class Tripled(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(3 * x)
+
+    layer.__class__ = Tripled
+
+
+@pytest.mark.parametrize("change", [change_forward, change_inner_method, change_class])
+def test_a_forward_that_changes_after_bnp_was_made(change: Callable[[nn.Module], None]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3)).double()
+    twin = with_weights_of(nn.Sequential(Before(lambda x: 3 * x), nn.Conv2d(2, 3, 3)).double(), net)
+    ours = trained(net, (2, 5, 5), change=lambda: change(net[0]))
+    torch.testing.assert_close(ours, trained(twin, (2, 5, 5)), rtol=1e-10, atol=1e-12)
+
+
+def test_a_method_of_pytorch_that_somebody_has_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = nn.Linear.forward
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3)).double()
+    twin = with_weights_of(nn.Sequential(Before(lambda x: 3 * x), nn.Linear(4, 3)).double(), net)
+    expected = trained(twin, (4,))
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: old(self, 3 * x))
+    torch.testing.assert_close(trained(net, (4,)), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_layer_that_has_become_suitable_is_taken_up() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3))
+    x = torch.randn(5, 4)
+    with trimtab.BNP(net) as bnp:
+        net[0].forward = lambda x: x @ net[0].weight.t()
+        net(x).sum().backward()
+        with pytest.warns(trimtab.TrimtabWarning, match="leaves these layers alone: '0'"):
+            bnp.step()
+        net[0].forward = lambda x: F.linear(x, net[0].weight)
+        net.zero_grad()
+        net(x).sum().backward()
+        plain = net[0].weight.grad.clone()
+        bnp.step()
+        assert not torch.equal(net[0].weight.grad, plain)
+        assert "scaled, not centred: its bias is added elsewhere" in str(bnp.report())
+
+
+def test_numbers_of_numpy_as_settings() -> None:
+    class Strided(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, self.weight, self.bias, stride=np.int64(2))  # type: ignore[arg-type]
+
+    torch.manual_seed(0)
+    layer = Strided(2, 3, 3).double()
+    twin = with_weights_of(nn.Conv2d(2, 3, 3, stride=2).double(), layer)
+    told = {"shape": (2, 5, 5), "spatial": "site"}
+    torch.testing.assert_close(trained(layer, **told), trained(twin, **told), rtol=1e-12, atol=1e-12)  # type: ignore[arg-type]
 
 
 def test_copies_and_evaluation_are_not_followed() -> None:

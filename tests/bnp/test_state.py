@@ -399,3 +399,27 @@ def test_an_entry_that_is_no_dictionary(entry: Any) -> None:
     state["layers"]["2"] = entry
     with pytest.raises(ValueError, match=r"the entry of layer '2' is a .* and not a dictionary"):
         bnp.load_state_dict(state)
+
+
+def test_a_mean_whose_square_is_infinite_is_refused() -> None:
+    """It would make the next step infinite, and the warning would blame the inputs."""
+    model = small_model().float()
+    with trimtab.BNP(model) as bnp:
+        model(batch(0).float()).sum().backward()
+        bnp.step()
+        saved = bnp.state_dict()
+        saved["layers"]["0"]["running"]["mean"].fill_(1e30)
+        with pytest.raises(ValueError, match=r"'running\.mean' of layer '0' has entries whose squares are too large"):
+            bnp.load_state_dict(saved)
+
+
+def test_pending_rows_in_half_precision_are_computed_with_in_single() -> None:
+    model = small_model().float()
+    with trimtab.BNP(model) as bnp:
+        model(batch(0).float()).sum().backward()
+        saved = bnp.state_dict()
+        for name in ("mean", "variance"):
+            saved["layers"]["0"]["pending"][name] = saved["layers"]["0"]["pending"][name].half()
+        bnp.load_state_dict(saved)
+        bnp.step()
+        assert bnp.state_dict()["layers"]["0"]["running"]["steps"] == 1

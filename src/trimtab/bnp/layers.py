@@ -7,7 +7,6 @@ Another type is added in the same way, from anywhere:
         return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
@@ -50,7 +49,8 @@ class LayerType:
         by_shape: Whether inputs of one shape have rows that differ in nothing but their moments, which are those of
             `kernels.moments` with `kept`.
         operation: The function of torch.nn.functional that multiplies the weight; None for a registered type.
-        methods: PyTorch's own methods that call it, by name.
+        methods: The names of the methods that lead to it.
+        own: PyTorch's own implementations of these.
     """
 
     observe: Observe
@@ -58,17 +58,23 @@ class LayerType:
     spatial: Collection[str]
     by_shape: bool = False
     operation: Callable[..., Tensor] | None = None
-    methods: tuple[tuple[str, Any], ...] = ()
+    methods: tuple[str, ...] = ()
+    own: tuple[Any, ...] = ()
+
+    def implementations(self, module: nn.Module) -> tuple[Any, ...]:
+        """What implements `methods` in a module now: its own attribute, or else its class's."""
+        return tuple([module.__dict__.get(name) or getattr(type(module), name) for name in self.methods])
 
     def is_overridden_in(self, module: nn.Module) -> bool:
         """Whether other code than PyTorch's own decides what the weight multiplies.
 
         That is so in a subclass with a `forward` of its own, and in an instance whose `forward` was replaced.
         """
-        return any(name in module.__dict__ or getattr(type(module), name) is not own for name, own in self.methods)
+        return self.implementations(module) != self.own
 
 
 _TYPES: dict[type[nn.Module], LayerType] = {}
+_LARGEST = 2**62  # of the numbers of rows
 
 
 def register_layer(
@@ -243,14 +249,30 @@ def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str |
     if isinstance(moments.count, int) and moments.count == 0:
         return None  # there are no rows
     for name, number in (("count", moments.count), ("samples", rows.samples), ("outputs", rows.outputs)):
-        if not isinstance(number, Tensor) and not (isinstance(number, int | float) and 0 < number < math.inf):
+        if not _is_number(number, above=0):
             return f"its rows have {name}={number!r}, which is not a positive number"
+    if not _is_number(rows.zeros, above=-_LARGEST):
+        return f"its rows have zeros={rows.zeros!r}, which is not a number"
     return None
+
+
+def _is_number(value: Any, above: int) -> bool:
+    """Whether it is a number in a reasonable range, or a tensor that may be one: a GPU's are not asked for."""
+    if isinstance(value, Tensor):
+        if value.ndim or value.is_complex():
+            return False
+        if not value.is_cpu or type(value) is not Tensor or torch.compiler.is_compiling():
+            return True
+        value = value.item()
+    return isinstance(value, int | float) and above < value < _LARGEST
 
 
 def _add_torch_type(cls: Any, operation: Callable[..., Tensor], *methods: str, **how: Any) -> None:
     """A type of PyTorch's own, whose `methods` lead to the `operation`."""
-    _add([cls], LayerType(**how, operation=operation, methods=tuple((name, getattr(cls, name)) for name in methods)))
+    found = [getattr(cls, name) for name in methods]
+    # What somebody has put in the place of PyTorch's own before this was imported is not PyTorch's own.
+    own = tuple([method if method.__module__.startswith("torch.") else None for method in found])
+    _add([cls], LayerType(**how, operation=operation, methods=methods, own=own))
 
 
 # These need not be told to leave no trace in autograd: they detach what they compute with.

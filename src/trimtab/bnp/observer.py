@@ -57,14 +57,25 @@ class Observer:
         self._tally = Tally()  # what compiled code has seen
         self.ledger = Ledger(self._tally)
         self._handles: list[RemovableHandle] = []
+        self._implementations: tuple[Any, ...] = ()  # what the hooks are for
+        self._even_if_silent = False
         self._own: OwnForward | None = None  # what is seen of a forward of its own
-        self._problem: str | None = None  # why the layer is left alone, if that has come out when it ran
+        # Why the layer is left alone, if that has come out when it ran, and what it was like then.
+        self._problem: str | None = None
+        self._problem_is_for: tuple[Any, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: without hooks, rows, addresses of memory and what is for the kernels of this machine."""
         tally = Tally()
-        without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None, "_own": None}
-        return {**self.__dict__, **without, "_handles": [], "_tally": tally, "ledger": Ledger(tally)}
+        without = {"_update": None, "_update_is_for": _FOR_NOTHING, "_recipe": None, "_own": None, "_problem": None}
+        afresh = {
+            "_handles": [],
+            "_implementations": (),
+            "_problem_is_for": (),
+            "_tally": tally,
+            "ledger": Ledger(tally),
+        }
+        return {**self.__dict__, **without, **afresh}
 
     @property
     def weight(self) -> nn.Parameter | None:
@@ -75,7 +86,7 @@ class Observer:
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        if self._own is not None and not self._own.adds_bias:
+        if not self.adds_bias:
             return None
         if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
@@ -83,8 +94,27 @@ class Observer:
 
     @property
     def problem(self) -> str | None:
-        """Why the layer is left alone, in a few words, if that has come out when it ran."""
-        return self._problem if self._own is None else self._own.problem or self._problem
+        """Why the layer is left alone, in a few words, if that has come out when it ran; until the layer changes."""
+        if self._own is not None and self._own.problem is not None:
+            self._has(self._own.problem)
+            self._own.problem = None
+        if self._problem is not None and self._problem_is_for != self._likeness():
+            self._problem = None
+        return self._problem
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether the layer adds its bias where it multiplies its weight."""
+        return self._own is None or self._own.adds_bias
+
+    def _has(self, problem: str) -> None:
+        self._problem, self._problem_is_for = problem, self._likeness()
+
+    def _likeness(self) -> tuple[Any, ...]:
+        """What can be changed about a layer so that it has no problem any longer."""
+        weight = self.module._parameters.get("weight")
+        about = () if weight is None else (weight.shape, weight.dtype, weight.device)
+        return (*about, getattr(self.module, "groups", 1), *self.kind.implementations(self.module))
 
     def units(self, weight: Tensor) -> Tensor:
         """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
@@ -98,10 +128,10 @@ class Observer:
             try:
                 units = self.units(like)
                 groups, outputs, inputs, sites = units.shape
-            except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            except Exception:  # it may be a user's function
                 units = None
             if units is None or units._base is not like or units.numel() != like.numel():
-                self._problem = f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say"
+                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
                 return None
             self._shape = known_for, (groups, outputs, inputs, sites)
         return self._shape[1]
@@ -150,7 +180,7 @@ class Observer:
             last.bias = None if bias is None else bias.grad
             return last
         if grad.shape != weight.shape:
-            self._problem = f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight.shape)}"
+            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight.shape)}")
             return None
         shape = self._fitting_shape(rows, weight)
         if shape is None:
@@ -203,29 +233,32 @@ class Observer:
 
     def hook(self, *, even_if_silent: bool = False) -> None:
         """Put the hooks on the layer's calls."""
-        told, module = (self.kind, self.options, self._tally), self.module
+        module, about = self.module, (self.kind, self.options, self._tally)
+        self._implementations, self._even_if_silent = self.kind.implementations(module), even_if_silent
         if self.kind.is_overridden_in(module):
-            own = OwnForwardHook(module, self._multiplied, *told, even_if_silent=even_if_silent)
+            own = OwnForwardHook(module, self._multiplied, *about, even_if_silent=even_if_silent)
             self._own = own.forward
             self._handles = [
                 module.register_forward_pre_hook(own.before()),
                 module.register_forward_hook(own, always_call=True),
             ]
         else:
-            hook = LayerHook(self._forward, *told, even_if_silent=even_if_silent)
+            hook = LayerHook(self._forward, *about, even_if_silent=even_if_silent)
             self._handles = [module.register_forward_hook(hook, with_kwargs=True)]
 
     def unhook(self) -> None:
         """Take the hooks off the layer's calls."""
         for handle in self._handles:
             handle.remove()
+        if self._own is not None:
+            self._own.close()
         self._handles, self._own = [], None
 
     def look_again(self) -> None:
         """See to it that the hooks are those for the layer's `forward`, which may have been replaced."""
-        if self._handles and self.kind.is_overridden_in(self.module) != (self._own is not None):
+        if self._handles and self.kind.implementations(self.module) != self._implementations:
             self.unhook()
-            self.hook()
+            self.hook(even_if_silent=self._even_if_silent)
 
     def stop(self) -> None:
         """Take the hooks off and forget the pending rows."""
@@ -237,7 +270,7 @@ class Observer:
 
     def _forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Forward hook: get the rows of the input and let them wait on the output."""
-        if self._problem is not None:
+        if self._problem is not None and self.problem is not None:
             return
         if "forward" in module.__dict__:  # replaced since the hooks were put on: this call was not followed
             self.look_again()
@@ -254,12 +287,12 @@ class Observer:
                 return
         self._let_wait(rows, outputs)
 
-    def _multiplied(self, call: Any, x: Tensor, y: Tensor) -> None:
-        """The same where a layer with a forward of its own multiplies its weight."""
+    def _multiplied(self, settings: Any, x: Tensor, y: Tensor) -> None:
+        """Get the rows of an affine call, in a forward of the layer's own, and let them wait on its output."""
         weight = self.weight
-        if self.problem is not None or weight is None or not weight.numel():
+        if self.problem is not None or weight is None or not weight.requires_grad or not weight.numel():
             return
-        rows = self._rows_again(self.module, (x,), y) or self._rows(call, x, y, weight)
+        rows = self._rows_again(self.module, (x,), y) or self._rows(settings, x, y, weight)
         if rows is None:
             return
         self._let_wait(rows, (y,))
@@ -326,7 +359,8 @@ class Observer:
         """The shape of the weight, if rows can be those of the layer; else None, and that is its problem."""
         shape = self.shape(weight)
         if shape is not None and (problem := misfit(rows, weight, shape)) is not None:
-            self._problem, shape = problem, None
+            self._has(problem)
+            return None
         return shape
 
     def _follow(self, weight: nn.Parameter | None) -> None:

@@ -7,25 +7,27 @@ used in any other way (transposed, cast, sliced, standardized), its gradient is 
 is left alone.
 """
 
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch.overrides import TorchFunctionMode
 
 from trimtab.bnp.layers import LayerType
 
 Seen = Callable[[Any, Tensor, Tensor], Tensor]
-"""Called with the call, its input and its output; returns the output to go on with."""
+"""Called with the settings of an affine call, its input and its output; returns the output to go on with."""
 
 # The arguments of the operations in their order; those of torch.nn.functional.linear are the first three.
 _ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 
 
-class AffineCall(NamedTuple):
-    """A call of an affine operation, with the names that a layer has for its settings."""
+class CallSettings(NamedTuple):
+    """The settings of an affine call, with the names that a layer has for them."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -40,13 +42,13 @@ class OwnForward:
     Attributes:
         problem: Why the layer cannot be preconditioned, in a few words; None as long as it can.
         adds_bias: Whether all affine calls so far had the layer's bias, too.
-        operation: The function that multiplies the weight,
-        arguments: the names of its arguments,
-        seen: and what is told of its calls.
+        operation: The function of torch.nn.functional that multiplies the weight.
+        arguments: The names of its arguments, in their order.
+        seen: Called for each call of it that has the layer's weight.
     """
 
     def __init__(self, module: nn.Module, kind: LayerType, seen: Seen) -> None:
-        """For a layer of a type that has an `operation`; `seen` is told of each call of that with the weight."""
+        """For a layer of a type that has an `operation`."""
         assert kind.operation is not None
         name = kind.operation.__name__
         self.problem: str | None = None
@@ -56,33 +58,60 @@ class OwnForward:
         self.seen = seen
         self._module = module
         self._outside = f"outside torch.nn.functional.{name}"
-        self._mode: _AffineCalls | None = None
+        self._eager = _Running()
+        self._traced: list[_AffineCalls | None] = []
+
+    @property
+    def running(self) -> "list[_AffineCalls | None]":
+        """The modes of the forwards that run now in this thread: several if the layer calls itself.
+
+        None stands for one that is not followed. Compiled code cannot ask for its thread.
+        """
+        return self._traced if torch.compiler.is_dynamo_compiling() else self._eager.modes
 
     def enter(self, module: nn.Module) -> None:
         """The layer's forward begins; replicas that DataParallel makes of the layer are not followed."""
-        if self._mode is not None:
-            self._drop(self._mode)
-        if module is self._module and torch.is_grad_enabled():
-            self._mode = _AffineCalls(self, module._parameters)
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        if module is not self._module:
+            return
+        running = self.running
+        if running and not torch.compiler.is_dynamo_compiling():
+            self._drop(running[max(_calls_of(module) - 1, 0) :])
+        mode = None
+        if torch.is_grad_enabled():
+            mode = _AffineCalls(self, module._parameters)
+            mode.__enter__()  # type: ignore[no-untyped-call]
+        running.append(mode)
 
     def leave(self, module: nn.Module) -> None:
         """The layer's forward has ended, if need be with an exception."""
-        mode = self._mode
-        if mode is None or module is not self._module:
+        running = self.running
+        if module is not self._module or not running:
             return
-        self._mode = None
+        mode = running.pop()
+        if mode is None:
+            return
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.adds_bias = self.adds_bias and not mode.misses_bias
         if mode.uses_weight or (mode.uses_bias and self.adds_bias):
             self.problem = f"its forward uses its {'weight' if mode.uses_weight else 'bias'} {self._outside}"
 
-    def _drop(self, mode: "_AffineCalls") -> None:
-        """Leave a forward that was interrupted (Ctrl-C), for which PyTorch has called no hook."""
-        self._mode = None
-        mode.is_over = True
-        if torch.overrides._get_current_function_mode() is mode:
-            mode.__exit__(None, None, None)
+    def close(self) -> None:
+        """Follow nothing any longer."""
+        self._drop(list(self._eager.modes))
+
+    def _drop(self, modes: "list[_AffineCalls | None]") -> None:
+        """Take off the modes of forwards whose end was not seen: Ctrl-C ended them, for which PyTorch calls no hook."""
+        for mode in modes:
+            self._eager.modes.remove(mode)
+            if mode is not None:
+                _take_off(mode)
+
+
+class _Running(threading.local):
+    """The modes of one layer, in each thread those of its own."""
+
+    def __init__(self) -> None:
+        self.modes: list[_AffineCalls | None] = []
 
 
 class _AffineCalls(TorchFunctionMode):
@@ -92,12 +121,11 @@ class _AffineCalls(TorchFunctionMode):
         misses_bias: Whether a call had the weight but not the bias.
         uses_weight: Whether something else than such a call was computed from the weight.
         uses_bias: The same of the bias.
-        is_over: Whether calls are only passed on.
     """
 
     def __init__(self, own: OwnForward, parameters: Mapping[str, Tensor | None]) -> None:
         super().__init__()
-        self.misses_bias = self.uses_weight = self.uses_bias = self.is_over = False
+        self.misses_bias = self.uses_weight = self.uses_bias = False
         self._own = own
         self._parameters = parameters  # looked up at each call: some code puts others in while the layer runs
 
@@ -105,39 +133,40 @@ class _AffineCalls(TorchFunctionMode):
         """Pass the call on, and look at it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.is_over:
-            return result
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        running = self._own.running
+        if weight is None or not weight.requires_grad or not running or running[-1] is not self:
+            return result  # nothing is to be seen, or an inner call of the same layer sees it
         if func is self._own.operation:
-            told = {**dict(zip(self._own.arguments, args, strict=False)), **kwargs}
-            if told["weight"] is weight and told["input"] is not weight:
-                self.misses_bias = self.misses_bias or told.get("bias") is not bias
-                return self._own.seen(_call(told), told["input"], result)
-        # ATen's own names are what compiled code calls, below the call that was seen when it was traced.
+            given = {**dict(zip(self._own.arguments, args, strict=False)), **kwargs}
+            if given["weight"] is weight and given["input"] is not weight:
+                self.misses_bias = self.misses_bias or given.get("bias") is not bias
+                return self._own.seen(_settings(given), given["input"], result)
+        # Compiled code calls aten's operators; its use of the weight was seen when it was traced.
         if _is_differentiable(result) and getattr(func, "namespace", None) != "aten":
-            given = [*args, *kwargs.values()]
-            if result is not weight and _has(given, weight):
+            values = [*args, *kwargs.values()]
+            if result is not weight and _contains(values, weight):
                 self.uses_weight = True
-            if bias is not None and result is not bias and _has(given, bias):
+            if bias is not None and result is not bias and _contains(values, bias):
                 self.uses_bias = True
         return result
 
 
-def _call(told: Mapping[str, Any]) -> AffineCall:
+def _settings(given: Mapping[str, Any]) -> CallSettings:
     """The settings of a call with these arguments."""
-    kernel_size = tuple(told["weight"].shape[2:])
-    padding = told.get("padding", 0)
-    return AffineCall(
+    kernel_size = tuple(given["weight"].shape[2:])
+    padding = given.get("padding", 0)
+    return CallSettings(
         kernel_size,
-        _each(told.get("stride", 1), kernel_size),
-        padding if isinstance(padding, str) else _each(padding, kernel_size),
-        _each(told.get("dilation", 1), kernel_size),
+        _per_dimension(given.get("stride", 1), kernel_size),
+        padding if isinstance(padding, str) else _per_dimension(padding, kernel_size),
+        _per_dimension(given.get("dilation", 1), kernel_size),
     )
 
 
-def _each(value: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _per_dimension(value: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """A setting for each dimension; one number is for all of them."""
-    values = (value,) if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, tuple | list) else (int(value),)
     return values * len(sizes) if len(values) == 1 else values
 
 
@@ -148,5 +177,25 @@ def _is_differentiable(result: Any) -> bool:
     return isinstance(result, tuple | list) and any(_is_differentiable(one) for one in result)
 
 
-def _has(given: Iterable[Any], parameter: Any) -> bool:
-    return any(one is parameter or (isinstance(one, tuple | list) and _has(one, parameter)) for one in given)
+def _contains(values: Iterable[Any], parameter: Tensor) -> bool:
+    return any(one is parameter or (isinstance(one, tuple | list) and _contains(one, parameter)) for one in values)
+
+
+def _calls_of(module: nn.Module) -> int:
+    """How many calls of a module run in this thread: those whose frame is on the stack."""
+    count, frame = 0, sys._getframe(1)
+    while frame is not None:
+        count += frame.f_code is nn.Module._call_impl.__code__ and frame.f_locals.get("self") is module
+        frame = frame.f_back  # type: ignore[assignment]
+    return count
+
+
+def _take_off(mode: TorchFunctionMode) -> None:
+    """Remove a mode from this thread's stack of modes, wherever in it it is."""
+    if mode not in overrides._get_current_function_mode_stack():
+        return
+    above = []
+    while (top := overrides._pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        overrides._push_mode(other)

@@ -248,7 +248,7 @@ class BNP:
             del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
         self._discard()
         if unheard and eager:
-            self._watch.leave_alone(unheard)
+            self._watch.say_problems(unheard)
             _say_unheard([observer for observer in unheard if observer.problem is None])
         if fold:
             for flag in flags:
@@ -287,7 +287,8 @@ def _say_unheard(observers: list[Observer]) -> None:
         say(
             f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
             "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
-            "its out_proj, and not by code that was compiled without BNP: torch.compiler.reset() drops that.)"
+            "its out_proj; one with a forward of its own, when that calls torch.nn.functional with its weight while "
+            "gradients are enabled; none by code that was compiled without BNP: torch.compiler.reset() drops that.)"
         )
 
 

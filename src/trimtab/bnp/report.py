@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from trimtab.bnp import transform
 from trimtab.bnp.attachment import parameter_ids
+from trimtab.bnp.layers import column_shapes
 from trimtab.bnp.neglect import ENOUGH
 from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
@@ -27,6 +28,7 @@ class LayerReport:
         not_finite: Steps that were kept out of them.
         spread: The largest σ̃² over the smallest: κ(D)², what the scaling takes off the condition number of
             the layer's Hessian block at the most. None before the first step.
+        bias_apart: Whether its forward adds its bias elsewhere than where it multiplies its weight.
     """
 
     name: str
@@ -36,6 +38,7 @@ class LayerReport:
     steps: int = 0
     not_finite: int = 0
     spread: float | None = None
+    bias_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,11 @@ class Report:
             if layer.left_alone is None or layer.steps or layer.not_finite:
                 spread = "" if layer.spread is None else f"{layer.spread:.3g}"
                 numbers = (str(layer.steps), str(layer.not_finite), spread)
-            note = "scaled, not centred: no trained bias" if not layer.bias else "preconditioned"
+            note = "preconditioned"
+            if not layer.bias:
+                note = (
+                    f"scaled, not centred: {'its bias is added elsewhere' if layer.bias_apart else 'no trained bias'}"
+                )
             if layer.left_alone is not None:
                 note = f"left alone: {layer.left_alone}"
             rows.append((layer.name or "(the model)", layer.type, *numbers, note))
@@ -127,18 +134,22 @@ def _describe(observer: Observer, options: Options, parameters: set[int] | None,
         type=type(observer.module).__name__,
         left_alone=left_alone,
         bias=bias,
-        steps=0 if running is None else int(running.steps),
-        not_finite=0 if running is None else int(running.skipped),
+        steps=0 if running is None or running.steps.is_meta else int(running.steps),
+        not_finite=0 if running is None or running.skipped.is_meta else int(running.skipped),
         spread=None if running is None else _spread(observer, running, options, bias),
+        bias_apart=not observer.adds_bias,
     )
 
 
 def _spread(observer: Observer, running: RunningAverage, options: Options, bias: bool) -> float | None:
     """The largest max/min of σ̃² of all groups."""
     weight = observer.weight
-    if weight is None or isinstance(weight, nn.UninitializedParameter):
+    if weight is None or isinstance(weight, nn.UninitializedParameter) or running.mean.is_meta:
         return None
-    groups, _, inputs, _ = observer.units(weight.detach().contiguous()).shape
+    shape = observer.shape(weight)
+    if shape is None or running.mean.shape not in column_shapes(weight, shape):
+        return None  # they are for the weight that was there before
+    groups, _, inputs, _ = shape
     mean, variance = (s.reshape(groups, 1, inputs, -1) for s in running.estimate())
     if not bias and options.no_bias == "second_moment":
         variance = transform.second_moment(mean, variance)

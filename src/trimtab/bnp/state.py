@@ -16,7 +16,7 @@ VERSION = 1
 # Options that decide what the saved numbers mean. The others may differ between saving and loading.
 _MEANING = ("debias", "spatial")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_LARGEST = 2**63 - 1
+_LARGEST = 2**62
 
 
 def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def _load_averages(entry: "_Entry") -> RunningAverage | None:
         raise part.damaged("weight", f"is {float(weight)} and not between 0 and 1")
     counts = {name: part.tensor(name, getattr(running, name)) for name in ("steps", "skipped")}
     for name, count in counts.items():
-        if int(count) < 0:
-            raise part.damaged(name, f"is {int(count)}, but nothing can be counted below 0")
+        if not 0 <= int(count) <= _LARGEST:
+            raise part.damaged(name, f"is {int(count)}, but a number of steps is from 0 to {_LARGEST}")
     # Into what is there, so that all is of the type and as dense in memory as it has to be.
     for name, value in {"mean": mean, "variance": variance, "weight": weight, **counts}.items():
         getattr(running, name).copy_(value)
@@ -154,8 +154,11 @@ class _Entry:
         variance = self._columns("variance")
         if variance.shape != mean.shape:
             raise self.damaged("variance", f"has shape {tuple(variance.shape)} and the mean has {tuple(mean.shape)}")
-        if not variance.is_meta and bool((variance < 0).any()):
-            raise self.damaged("variance", "has negative entries")
+        if not variance.is_meta:
+            if bool((variance < 0).any()):
+                raise self.damaged("variance", "has negative entries")
+            if not bool((mean.square() + variance).isfinite().all()):
+                raise self.damaged("mean", f"has entries whose squares are too large for {_name(mean.dtype)}")
         return mean, variance
 
     def tensor(self, name: str, like: Tensor | None = None) -> Tensor:
@@ -166,6 +169,8 @@ class _Entry:
         if value.is_nested or value.layout is not torch.strided:
             kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
             raise self.damaged(name, f"is a {kind} tensor and not a dense one")
+        if type(value) not in (Tensor, nn.Parameter):
+            raise self.damaged(name, f"is {_shown(value)} and not a plain tensor")
         if value.is_meta:
             raise self.damaged(name, "is on the meta device and has no numbers")
         counts = like is not None and not like.is_floating_point()
@@ -190,7 +195,7 @@ class _Entry:
             )
         if not bool(saved.to(precision_of(weight)).isfinite().all()):
             raise self.damaged(name, f"has entries that are too large for the layer's {_name(precision_of(weight))}")
-        return saved.to(weight.device, copy=True)
+        return saved.to(weight.device, precision_of(saved), copy=True)
 
 
 def _name(dtype: torch.dtype) -> str:

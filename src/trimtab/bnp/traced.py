@@ -130,8 +130,8 @@ class Tally:
         self.token = self._handle = self._weight = None
 
 
-class LayerHook(ModuleHook):
-    """The forward hook of a layer: its function when run, the token's way when compiled.
+class ObservingHook(ModuleHook):
+    """What the hooks of a layer have in common.
 
     What is read here while compiling is the same for all layers of one shape, or is a tensor. So equal parts of a model
     that are compiled one by one share their code.
@@ -147,6 +147,27 @@ class LayerHook(ModuleHook):
         self.kind = kind
         self.options = options
         self.tally = tally
+
+    def witnessed(self, layer: Any, x: Tensor, y: Tensor) -> Tensor | None:
+        """In compiled code: the output of a layer, whose backward hands the sums of its rows to the token.
+
+        None if that cannot be done, and the layer has to be seen by a break in the graph.
+        """
+        token = self.tally.token
+        if token is None:
+            return None
+        with torch.no_grad():
+            rows = self.kind.observe(layer, x, y, self.options)
+        if not isinstance(rows, Rows) or not self.tally.takes(rows.moments, y):
+            return None
+        if rows.moments.count == 0:
+            return y
+        # The token is on another device for one step, after the model was moved.
+        return _witness(y, token.to(y.device), sums_of(rows))
+
+
+class LayerHook(ObservingHook):
+    """The forward hook of a layer: its function when run, the token's way when compiled."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Any:
         """The output to go on with, if it is another one."""
@@ -168,40 +189,23 @@ class LayerHook(ModuleHook):
         self.not_compiled(module, args, kwargs, output)
         return None
 
-    def witnessed(self, layer: Any, x: Tensor, y: Tensor) -> Tensor | None:
-        """In compiled code: the output of a layer, whose backward hands the sums of its rows to the token.
 
-        None if that cannot be done, and the layer has to be seen by a break in the graph.
-        """
-        token = self.tally.token
-        if token is None:
-            return None
-        with torch.no_grad():
-            rows = self.kind.observe(layer, x, y, self.options)
-        if not isinstance(rows, Rows) or not self.tally.takes(rows.moments, y):
-            return None
-        if rows.moments.count == 0:
-            return y
-        # The token is on another device for one step, after the model was moved.
-        return _witness(y, token.to(y.device), sums_of(rows))
+class OwnForwardHook(ObservingHook):
+    """The forward hook of a layer with a `forward` of its own, to be called always; see `own_forward`.
 
-
-class OwnForwardHook(LayerHook):
-    """The two forward hooks of a layer with a `forward` of its own; see `own_forward`.
-
-    `function` is called with each affine call that has the layer's weight, its input and its output.
+    `function` is called with the settings, the input and the output of each affine call that has the layer's weight.
     """
 
-    def __init__(self, module: nn.Module, *told: Any, even_if_silent: bool = False) -> None:
-        """As `LayerHook`, for this layer."""
-        super().__init__(*told, even_if_silent=even_if_silent)
+    def __init__(self, module: nn.Module, *args: Any, even_if_silent: bool = False) -> None:
+        """As other hooks, for this layer."""
+        super().__init__(*args, even_if_silent=even_if_silent)
         self.forward = OwnForward(module, self.kind, self._seen)
 
     def before(self) -> ModuleHook:
-        """The forward pre-hook. The hook itself is the forward hook, to be called always."""
+        """The forward pre-hook that belongs to it."""
         return ModuleHook(self._enter, even_if_silent=self.even_if_silent)
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:  # type: ignore[override]
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """The forward is over."""
         self.forward.leave(module)
 
@@ -209,16 +213,16 @@ class OwnForwardHook(LayerHook):
         if not is_exporting():
             self.forward.enter(module)
 
-    def _seen(self, call: Any, x: Tensor, y: Tensor) -> Tensor:
+    def _seen(self, settings: Any, x: Tensor, y: Tensor) -> Tensor:
         if not y.requires_grad or not has_rows(x):
             return y
         if torch.compiler.is_dynamo_compiling():
-            witnessed = self.witnessed(call, x, y)
+            witnessed = self.witnessed(settings, x, y)
             if witnessed is not None:
                 return witnessed
-            self.not_compiled(call, x, y)
+            self.not_compiled(settings, x, y)
         else:
-            self.function(call, x, y)
+            self.function(settings, x, y)
         return y
 
 

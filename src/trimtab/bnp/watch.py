@@ -49,7 +49,6 @@ class Watch:
         self._contents: dict[str, list[dict[str, Any]]] = {}  # of all modules, their dictionaries of one kind,
         self._children: list[int] = []  # the identities of the modules in them,
         self._parameters: list[int] = []  # and of the parameters: to see when something has changed
-        self._forwards: list[int] = []  # and of what stands in the place of a layer's own `forward`
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
@@ -119,11 +118,8 @@ class Watch:
         """See which modules there are, and which of the observed ones had their `forward` replaced."""
         if self._children != self._identities("_modules"):
             self._look_at_modules()
-        forwards = [id(observer.module.__dict__.get("forward")) for observer in self.observers.values()]
-        if forwards != self._forwards:
-            self._forwards = forwards
-            for observer in self.observers.values():
-                observer.look_again()
+        for observer in self.observers.values():
+            observer.look_again()
 
     def _identities(self, kind: str) -> list[int]:
         """The identities of what all modules have in one of their dictionaries.
@@ -160,10 +156,9 @@ class Watch:
         self._children = self._identities("_modules")
         self._parameters = []  # to be looked at, too
 
-    def leave_alone(self, observers: Iterable[Observer]) -> None:
-        """Say it, if it has come out that some of these layers cannot be preconditioned."""
-        if any(observer.problem is not None and not observer.said_unsuited for observer in observers):
-            self._look_at_parameters()
+    def say_problems(self, observers: Iterable[Observer]) -> None:
+        """Say which of these layers cannot be preconditioned, if that has come out when they ran, once for each."""
+        self._say_unsuited({observer.name: observer.problem for observer in observers})
 
     def _look_at_parameters(self) -> None:
         self._owners = {}
@@ -185,7 +180,7 @@ class Watch:
         weight = observer.weight
         if weight is not None and not weight.requires_grad:
             return "its weight is frozen"
-        return self._unsuited(observer)
+        return self._unsuited(observer) or observer.problem
 
     def _unsuited(self, observer: Observer) -> str | None:
         """Why a layer as it is built cannot be preconditioned."""
@@ -204,15 +199,16 @@ class Watch:
             return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
         if not isinstance(weight, nn.UninitializedParameter) and weight.numel() == 0:
             return "its weight is empty"
-        return observer.problem
+        return None
 
     def _say_unsuited(self, reasons: dict[str, str | None]) -> None:
-        """Say which layers are left alone by their nature, once for each."""
+        """Say which layers are left alone and why, once for each."""
         news = []
-        for name, observer in self.observers.items():
-            if reasons[name] is not None and not observer.said_unsuited:
+        for name, reason in reasons.items():
+            observer = self.observers[name]
+            if reason is not None and not observer.said_unsuited:
                 observer.said_unsuited = True
-                news.append(f"{name!r} ({reasons[name]})")
+                news.append(f"{name!r} ({reason})")
         if news:
             say(f"BNP leaves these layers alone: {', '.join(news)}.")
 
