@@ -494,7 +494,7 @@ def test_many_micro_batches_are_pooled_and_not_kept(way: str) -> None:
             else:
                 loss.backward()
         counts.append(tensors())
-    assert counts[0] == counts[1] == counts[2]
+    assert counts[0] >= counts[1] >= counts[2]  # what other tests have left may go meanwhile
     assert pending_rows(bnp) == {"": 120}
 
 
