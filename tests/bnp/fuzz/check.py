@@ -45,7 +45,7 @@ def _problem(seed: int, none: Played, plain: Played, fast: Played) -> str:
         return f"fast=False says {plain.said}, fast=True says {fast.said}"
     rounding = _rounding(plain.kinds)
     for index, each in enumerate(plain.layers):
-        if different := _different(_only(plain, index), _only(fast, index), _only(none, index), rounding):
+        if different := _different(plain, fast, index, rounding):
             return f"{each.kind}: gradients of fast=False and fast=True differ: {different}"
     if plain.statistics.keys() != fast.statistics.keys():
         return "statistics of other layers"
@@ -75,9 +75,7 @@ def _changed(seed: int, plain: Played, none: Played) -> str:
     for index, each in enumerate(plain.layers):
         if each.change is None or _left_alone(plain, none, index):
             continue
-        if different := _different(
-            _only(plain, index), _only(reference, index), _only(none, index), _rounding(plain.kinds)
-        ):
+        if different := _different(plain, reference, index, _rounding(plain.kinds)):
             return f"{each.kind}: not as with the changed input: {different}"
     return ""
 
@@ -109,16 +107,19 @@ def _identical(ours: Tensor | str, theirs: Tensor | str) -> bool:
     return ours.shape == theirs.shape and bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
 
 
-def _different(ours: list[Gradients], theirs: list[Gradients], before: list[Gradients], rounding: Rounding) -> str:
-    """Where the gradients of a layer differ first; by how much they may depends on what they were without BNP."""
-    for step, (mine, other, without) in enumerate(zip(ours, theirs, before, strict=False)):
-        size = max(
-            [float(x.abs().nan_to_num(0, 0, 0).max()) for x in without if isinstance(x, Tensor) and x.numel()] or [0]
-        )
-        for index, (a, b) in enumerate(zip(mine, other, strict=True)):
+def _different(ours: Played, theirs: Played, index: int, rounding: Rounding) -> str:
+    """Where the gradients of a layer differ first.
+
+    By how much they may depends on what they were before the step, of which constant inputs cancel almost all.
+    """
+    before = [step[index] for step in ours.before]
+    for step, (mine, other, whole) in enumerate(zip(_only(ours, index), _only(theirs, index), before, strict=False)):
+        numbers = [x.abs().nan_to_num(0, 0, 0) for x in whole if isinstance(x, Tensor) and x.numel()]
+        size = max([float(x.max()) for x in numbers], default=0.0)
+        for name, a, b in zip(("weight", "bias"), mine, other, strict=True):
             if not _close(a, b, rounding, size):
-                return f"step {step}, gradient {index}: {_brief(a)} and {_brief(b)}"
-    return "" if len(ours) == len(theirs) else "another number of steps"
+                return f"step {step}, {name}: {_brief(a)} and {_brief(b)}"
+    return "" if len(ours.gradients) == len(theirs.gradients) else "another number of steps"
 
 
 def _brief(value: Tensor | str) -> str:

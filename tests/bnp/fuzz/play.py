@@ -36,7 +36,8 @@ class Played:
     Attributes:
         kinds: What is in it.
         layers: Its layers.
-        gradients: After each step, of each layer: the weight's and the bias's.
+        before: Before each step of BNP, the gradients of each layer: the weight's and the bias's.
+        gradients: The same after each step.
         statistics: After all steps, by name.
         said: Our warnings.
         error: Where and how it ended before its time: an error of torch about the user's code, or one of ours.
@@ -46,6 +47,7 @@ class Played:
 
     kinds: list[str] = field(default_factory=list)
     layers: list[Drawn] = field(default_factory=list)
+    before: list[list[Gradients]] = field(default_factory=list)
     gradients: list[list[Gradients]] = field(default_factory=list)
     statistics: dict[str, Tensor] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -186,11 +188,16 @@ def _step(draw: Draw, model: Branches, drawn: list[Drawn], bnp: trimtab.BNP | No
     maybe(0.06, changes.MODEL)
     maybe(0.25, changes.GRADIENTS)
     maybe_state()
+    played.before.append(_gradients(drawn))
     if bnp is not None:
         bnp.step()
-    played.gradients.append([[_seen(p) for p in changes.parameters(each.layer)] for each in drawn])
+    played.gradients.append(_gradients(drawn))
     if draw.chance(0.9):
         model.zero_grad(set_to_none=draw.chance(0.7))
+
+
+def _gradients(drawn: list[Drawn]) -> list[Gradients]:
+    return [[_seen(p) for p in changes.parameters(each.layer)] for each in drawn]
 
 
 def _seen(parameter: nn.Parameter | None) -> Tensor | str:
