@@ -155,10 +155,11 @@ TRAIN = [
     ("--checkpoint-seconds inf", r"must be a number of seconds"),
     ("--checkpoint-seconds soon", r"must be a number of seconds, 0 or more, not 'soon'"),
     # what argparse refuses
-    ("--nonsense", r"unrecognized arguments: --nonsense; see trimtab --help"),
+    ("--\x1b[31m", r"unrecognized arguments: --\\x1b\[31m; see"),
+    ("--nonsense", r"unrecognized arguments: --nonsense; .*see trimtab train --help"),
     ("surplus", r"unrecognized arguments: surplus"),
     ("--epochs", r"argument --epochs: expected one argument"),
-    ("--epoch 1", r"unrecognized arguments: --epoch 1"),
+    ("--epoch 1", r"unrecognized arguments: --epoch 1; did you mean --epochs\?"),
 ]
 
 OTHERS = [
@@ -209,9 +210,9 @@ OTHERS = [
     ("compare --out ''", r"argument --out: must be the name"),
     ("compare --out /dev/null", r"/dev/null holds something else than a comparison; name another folder with --out"),
     ("compare --out /dev/null/x --jobs 1", r"cannot write to the folder /dev/null/x: Not a directory"),
-    ("compare --seed 3", r"unrecognized arguments: --seed 3"),
+    ("compare --seed 3", r"unrecognized arguments: --seed 3; did you mean --seeds\?; see trimtab compare --help"),
     ("compare --device abacus", r"there is no device 'abacus'"),
-    ("compare --lr 0.1", r"unrecognized arguments: --lr 0\.1"),
+    ("compare --lr 0.1", r"unrecognized arguments: --lr 0\.1; did you mean --lrs\?"),
     ("demo --seeds 0", r"argument --seeds: must be a whole number, 1 or more, not '0'"),
     ("demo --out ''", r"argument --out: must be the name"),
     ("demo --out /dev/null", r"holds something else than a comparison"),

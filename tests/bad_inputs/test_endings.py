@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from tests.bad_inputs.helpers import assert_refused
@@ -115,6 +116,34 @@ def test_a_folder_that_is_read_only(
     assert_refused(
         told, r"cannot write to the folder \S+: Permission denied; name another with --out", capsys, tmp_path
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    ],
+)
+def test_too_little_memory(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Session, "advance", failing)
+    assert cli.main(["train", "--quiet", *SMALL, "--out", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err.startswith("trimtab: there is not enough memory; a smaller batch size")
+
+
+def test_an_error_of_ours_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Session, "advance", failing)
+    with pytest.raises(RuntimeError, match="a defect"):
+        cli.main(["train", "--quiet", *SMALL, "--out", str(tmp_path / "run")])
 
 
 PRINTING = [["list", "networks"], ["data", "list"], ["predict", "mf-mlp"], ["predict", "mf-mlp", "--json"], []]

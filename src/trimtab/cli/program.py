@@ -1,6 +1,7 @@
 """All commands in one parser, and all their failures in one place."""
 
 import argparse
+import difflib
 import io
 import os
 import sys
@@ -28,9 +29,17 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is not known here, where the flags are known that may have been meant."""
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            near = difflib.get_close_matches(others[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unrecognized arguments: {' '.join(others)}" + (f"; did you mean {near[0]}?" if near else ""))
+        return found, others
+
     def error(self, message: str) -> NoReturn:
         """Say it and end."""
-        self.exit(REFUSED, f"trimtab: {message}; see {self.prog} --help\n")
+        self.exit(_said(f"{message}; see {self.prog} --help", REFUSED))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,8 +84,10 @@ def run(arguments: Sequence[str]) -> int:
         return _said("terminated", 143)
     except ValueError as error:
         return _said(str(error), REFUSED)
-    except (MemoryError, torch.OutOfMemoryError):
-        return _said("there is not enough memory; a smaller --batch-size or network takes less", FAILED)
+    except (MemoryError, RuntimeError) as error:  # of which torch's own are a kind
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        return _said("there is not enough memory; a smaller batch size or network takes less", FAILED)
     except OSError as error:
         _flushed_or_silenced(sys.stdout)
         where = "cannot write the output" if error.filename is None else os.fsdecode(error.filename)
