@@ -78,8 +78,8 @@ FIELDS: list[tuple[str, Callable[[State], None], str]] = [
     ("first loss x", put("first_loss", "x"), r"its first_loss is 'x', not a loss"),
     ("log -1", put("log", -1), r"its log is -1, not a number of bytes"),
     ("log x", put("log", "x"), r"its log is 'x'"),
-    ("log 5", put("log", 5), r"there is no end of a line after 5 bytes"),
-    ("log too large", put("log", 10**9), r"is missing or was cut off: the checkpoint knows of 1000000000 bytes"),
+    ("log 5", put("log", 5), r"events\.jsonl was edited, or is another run's"),
+    ("log too large", put("log", 10**9), r"events\.jsonl was cut off"),
     ("no log", drop("log"), r"it has no log"),
     ("evaluations x", put("evaluations", "x"), r"its evaluations is 'x', not a list"),
     ("evaluations of numbers", put("evaluations", [1, 2]), r"it is 1, not fields with their names"),
@@ -223,7 +223,8 @@ def test_foreign(content: Callable[[], bytes], command: str, run: Path, capsys: 
         "resume": ["train", "--quiet", "--resume", "--out", str(run)],
         "export": ["export", str(run), str(run.parent / "model.pt")],
     }
-    assert_refused(told[command], r"checkpoint\.pt is not a checkpoint", capsys, run.parent)
+    advice = ".*; begin the run anew with --force$" if command == "resume" else ""
+    assert_refused(told[command], rf"checkpoint\.pt is not a checkpoint{advice}", capsys, run.parent)
     assert "executed" not in capsys.readouterr().out
 
 
@@ -279,10 +280,49 @@ def test_a_run_that_is_there(words: list[str], sentence: str, run: Path, capsys:
     assert_refused(["train", "--quiet", "--out", str(run), *words], sentence, capsys, run.parent)
 
 
-def test_records_that_are_gone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+RECORDS: list[tuple[str, Callable[[bytes], bytes | None], str]] = [
+    ("gone", lambda _: None, r"events\.jsonl is missing"),
+    ("cut off", lambda content: content[:20], r"events\.jsonl was cut off"),
+    ("another's", lambda content: b"x" * 2 * len(content), r"events\.jsonl was edited, or is another run's"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), [row[1:] for row in RECORDS], ids=[row[0] for row in RECORDS])
+def test_records_that_do_not_fit(
+    change: Callable[[bytes], bytes | None], sentence: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = change((run / "events.jsonl").read_bytes())
     (run / "events.jsonl").unlink()
-    sentence = r"events\.jsonl is missing or was cut off"
+    if content is not None:
+        (run / "events.jsonl").write_bytes(content)
+    sentence += r".*; put back the file that belongs to checkpoint\.pt, or begin the run anew with --force$"
     assert_refused(["train", "--quiet", "--resume", "--out", str(run)], sentence, capsys, run.parent)
+
+
+def test_records_that_are_a_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "events.jsonl").unlink()
+    (run / "events.jsonl").mkdir()
+    told = ["train", "--quiet", "--out", str(run)]
+    sentence = r"cannot write to .*/run/events\.jsonl: Is a directory"
+    assert_refused([*told, "--resume"], sentence, capsys, run.parent, status=1)
+    (run / "checkpoint.pt").unlink()
+    assert_refused([*told, "--force"], rf"{sentence}; name another folder with --out", capsys, run.parent)
+
+
+@pytest.mark.parametrize("words", [[], ["--resume"], ["--resume", "--dry-run"]])
+def test_settings_that_are_gone(words: list[str], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "settings.yaml").unlink()
+    told = ["train", "--quiet", "--out", str(run)]
+    sentence = r"its settings\.yaml is missing; begin the run anew with --force"
+    assert_refused([*told, *words], sentence, capsys, run.parent)
+    assert cli.main([*told, "--force", "--network", "small-mlp", "--steps", "1"]) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--steps", "9"], ["--dry-run"]])
+def test_a_finished_run_without_its_checkpoint(words: list[str], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "checkpoint.pt").unlink()
+    sentence = r"has finished, and there is no checkpoint\.pt to go on from; begin the run anew with --force"
+    assert_refused(["train", "--quiet", "--resume", "--out", str(run), *words], sentence, capsys, run.parent)
 
 
 def test_a_folder_of_someone_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

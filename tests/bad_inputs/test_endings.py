@@ -114,7 +114,7 @@ def test_a_folder_that_is_read_only(
     monkeypatch.setattr(folder, "whole_file", forbidden)
     told = ["train", "--quiet", "--out", str(tmp_path / "a" / "b")]
     assert_refused(
-        told, r"cannot write to the folder \S+: Permission denied; name another with --out", capsys, tmp_path
+        told, r"cannot write to the folder \S+: Permission denied; name another folder with --out", capsys, tmp_path
     )
 
 

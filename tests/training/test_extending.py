@@ -122,3 +122,21 @@ def test_a_hand_edited_length_is_held_to_the_same_rule(tmp_path: Path, capsys: p
         assert train(folder, "--resume", "--json") == status
         captured = capsys.readouterr()
         assert "schedule cosine" in captured.err if status else json.loads(captured.out)["step"] == 20
+        if not status:
+            assert captured.err == f"trimtab: the run in {folder} goes on to 20 steps, as settings.yaml now says\n"
+
+
+def test_a_run_without_a_checkpoint_made_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins anew, says so, and its settings are the new ones for the next time."""
+    folder = tmp_path / "run"
+    assert train(folder, "--steps", "10") == 0
+    (folder / "checkpoint.pt").unlink()
+    events = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "events.jsonl").write_bytes(b"".join(events[:2]))  # as after a crash
+    capsys.readouterr()
+    assert train(folder, "--resume", "--steps", "15") == 0
+    said = f"trimtab: the run in {folder} was stopped before its first checkpoint; it begins anew\n"
+    assert capsys.readouterr().err == said
+    assert train(folder, "--resume") == 0
+    assert capsys.readouterr().err == ""
+    assert state(folder)["step"] == 15

@@ -75,7 +75,8 @@ def kept(out: Path, go_on: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        why = f"cannot write to {out}: {error.strerror or error}"
+        where = out if error.filename is None else os.fsdecode(error.filename)
+        why = f"cannot write to {where}: {error.strerror or error}"
         raise CommandError(f"{why}; what was done is kept: when that is mended, {go_on}", FAILED) from error
     except (KeyboardInterrupt, Terminated) as error:
         status = 143 if isinstance(error, Terminated) else 130

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import shlex
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -87,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
             force=options.force,
             command=typed(),
             show=show,
+            say=_say,
             checkpoint_seconds=options.checkpoint_seconds,
         )
     if options.json:
@@ -94,6 +96,10 @@ def run(options: argparse.Namespace) -> int:
     else:
         Terminal().print(sentence(ending, session, out, go_on), highlight=False, markup=False, soft_wrap=True)
     return STATUS[ending.verdict] + ending.signal
+
+
+def _say(sentence: str) -> None:
+    print("trimtab:", sentence, file=sys.stderr)
 
 
 def resuming(options: argparse.Namespace, out: Path) -> str:

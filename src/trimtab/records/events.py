@@ -145,13 +145,20 @@ class EventLog:
         if keep is None:
             self._file: BinaryIO = path.open("wb")
             return
-        if not path.exists() or path.stat().st_size < keep:
-            raise ValueError(f"{path} is missing or was cut off: the checkpoint knows of {keep} bytes of records.")
-        self._file = path.open("r+b")
-        self._file.seek(max(keep - 1, 0))
-        if keep and self._file.read(1) != b"\n":
+        try:
+            self._file = path.open("r+b")
+        except FileNotFoundError:
+            raise ValueError(f"{path} is missing") from None
+        try:
+            self._file.seek(max(keep - 1, 0))
+            last = self._file.read(1)
+            if keep and not last:
+                raise ValueError(f"{path} was cut off: records are missing that the run had written")
+            if keep and last != b"\n":
+                raise ValueError(f"{path} was edited, or is another run's")
+        except ValueError:
             self._file.close()
-            raise ValueError(f"{path} is not that of the checkpoint: there is no end of a line after {keep} bytes.")
+            raise
         self._file.truncate(keep)
 
     def write(self, event: Event) -> None:

@@ -12,6 +12,10 @@ from trimtab.records import whole_file
 SCHEMA = 1
 
 
+class Damaged(ValueError):  # noqa: N818
+    """A file that is no checkpoint, or none any more."""
+
+
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint beside the old one, then put it in its place in one move."""
     try:
@@ -25,7 +29,8 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint; nothing in it is executed.
 
     Raises:
-        ValueError: If it is not one that this trimtab wrote.
+        Damaged: If it is not one that this trimtab wrote.
+        ValueError: If it cannot be read at all.
     """
     try:
         file = path.open("rb")
@@ -36,8 +41,8 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # about kinds of files that are refused anyway
             state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for what is cut off or foreign, and advises to trust it
-        raise ValueError(f"{path} is not a checkpoint of a run, or is damaged; nothing in it was executed") from error
+        raise Damaged(f"{path} is not a checkpoint of a run, or is damaged; nothing in it was executed") from error
     schema = state.get("schema") if isinstance(state, dict) else None
     if type(schema) is not int or schema != SCHEMA:
-        raise ValueError(f"{path} is not a checkpoint that this trimtab can read")
+        raise Damaged(f"{path} is not a checkpoint that this trimtab can read")
     return state

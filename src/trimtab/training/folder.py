@@ -15,10 +15,10 @@ try:
 except ImportError:  # no locks on this system
     fcntl = None  # type: ignore[assignment]
 
-from trimtab.records import EVENTS, UNFINISHED, whole_file
+from trimtab.records import EVENTS, UNFINISHED, History, whole_file
 from trimtab.training.config import read_settings
 from trimtab.training.extending import CHANGEABLE, LENGTH, lengthened
-from trimtab.training.run import CHECKPOINT
+from trimtab.training.run import ANEW, CHECKPOINT
 from trimtab.training.settings import Settings
 
 SETTINGS = "settings.yaml"
@@ -91,10 +91,27 @@ def check_free(folder: Path, *, force: bool) -> None:
         return
     ours = any((folder / name).exists() for name in FILES)
     if ours and not force:
+        _check_settings(folder)
         raise ValueError(f"{folder} holds a run already; go on with it by --resume, or overwrite it by --force")
     foreign = [path.name for path in folder.iterdir() if not path.name.endswith(UNFINISHED)]
     if foreign and not ours:
         raise ValueError(f"{folder} holds other files ({foreign[0]}); name another folder with --out")
+
+
+def _check_settings(folder: Path) -> None:
+    """Refuse a run that has lost its settings, without which it can only be begun anew."""
+    if not (folder / SETTINGS).exists() and any((folder / name).exists() for name in FILES):
+        raise ValueError(f"the run in {folder} cannot be gone on with: its {SETTINGS} is missing; {ANEW}")
+
+
+def check_unended(folder: Path) -> None:
+    """Refuse to go on with a run that has ended and has no checkpoint, which would be to train it once more."""
+    try:
+        ended = History.read(folder).ended
+    except ValueError:  # there are no records that say so
+        return
+    if ended is not None and ended.verdict != "interrupted":
+        raise ValueError(f"the run in {folder} has {ended.verdict}, and there is no {CHECKPOINT} to go on from; {ANEW}")
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
@@ -127,6 +144,7 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: If there is no run, or if it has other settings.
     """
+    _check_settings(folder)
     if not (folder / SETTINGS).exists():
         raise ValueError(f"there is no run in {folder} to go on with; leave out --resume to start one")
     saved = Settings(**read_settings(folder / SETTINGS))
@@ -140,4 +158,6 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:
-    return ValueError(f"cannot write to the folder {folder}: {error.strerror}; name another with --out")
+    below = error.filename is not None and Path(os.fsdecode(error.filename)).parent == folder
+    where = os.fsdecode(error.filename) if below else f"the folder {folder}"
+    return ValueError(f"cannot write to {where}: {error.strerror}; name another folder with --out")

@@ -27,6 +27,7 @@ def launch(
     force: bool = False,
     command: str,
     show: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Ending:
     """Train a session in its folder.
@@ -34,10 +35,12 @@ def launch(
     Args:
         session: What is trained.
         folder: For settings, records and checkpoints.
-        resume: Whether to go on with the run that is there; without a checkpoint it begins anew.
+        resume: Whether to go on with the run that is there; one that was stopped before its first checkpoint begins
+            anew.
         force: Whether to overwrite a run that is there.
         command: What was typed.
         show: Told from time to time how far it is.
+        say: Told, in a sentence, where going on is something else than was to be expected.
         checkpoint_seconds: Time between two checkpoints.
 
     Raises:
@@ -48,10 +51,10 @@ def launch(
         if not resume:
             folders.begin(folder, session.settings, force=force)
         with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
-            if resume and (folder / CHECKPOINT).exists():
-                if run.resume():
-                    folders.write_settings(folder, session.settings)
-            else:
+            note = _take_up(run, folder, session) if resume else ""
+            if note and say is not None:
+                say(note)
+            if not run.begun:
                 run.begin(command, versions(), asdict(session.settings))
             try:
                 return run.train()
@@ -62,6 +65,19 @@ def launch(
                 with suppress(OSError):  # something else is in it
                     folder.rmdir()
                 raise CannotTrain(_why(error, session)) from error
+
+
+def _take_up(run: Run, folder: Path, session: Session) -> str:
+    """Go on from the checkpoint, if there is one; returns what a person should know of."""
+    if not (folder / CHECKPOINT).exists():
+        folders.check_unended(folder)
+        folders.write_settings(folder, session.settings)  # it may be longer now
+        return f"the run in {folder} was stopped before its first checkpoint; it begins anew"
+    as_written = folders.holds(folder, session.settings)
+    if not run.resume():
+        return ""
+    folders.write_settings(folder, session.settings)
+    return f"the run in {folder} goes on to {session.total} steps, as {folders.SETTINGS} now says" if as_written else ""
 
 
 def _why(error: ValueError, session: Session) -> str:
@@ -80,6 +96,8 @@ def rehearse(session: Session, folder: Path, *, resume: bool, force: bool = Fals
         folders.check_free(folder, force=force)
     elif (folder / CHECKPOINT).exists():
         Run(session, folder).restore()
+    else:
+        folders.check_unended(folder)
     return cost_of(session)
 
 

@@ -22,6 +22,7 @@ from trimtab.training.recipes import defaults
 from trimtab.training.session import Session
 
 CHECKPOINT = "checkpoint.pt"
+ANEW = "begin the run anew with --force"
 SHOW_SECONDS = 5.0
 """Where records are far apart, whoever shows the run is told this often."""
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
@@ -96,6 +97,11 @@ class Run:
         self._signal = 0
         self._monitor = monitor(session)
 
+    @property
+    def begun(self) -> bool:
+        """Whether its records are open."""
+        return self._log is not None
+
     def begin(self, command: str, versions: dict[str, str], settings: dict[str, Any]) -> None:
         """Start the records."""
         if self._folder is not None:
@@ -116,7 +122,10 @@ class Run:
         """
         assert self._folder is not None
         changed, keep = self.restore()
-        self._log = EventLog(self._folder / EVENTS, keep=keep)
+        try:
+            self._log = EventLog(self._folder / EVENTS, keep=keep)
+        except ValueError as error:
+            raise ValueError(f"{error}; put back the file that belongs to {CHECKPOINT}, or {ANEW}") from error
         self._record(Resumed(self.session.step, hardware(self.session.device), self.session.execution, changed))
         return changed
 
@@ -124,7 +133,10 @@ class Run:
         """The part of `resume` that writes nothing; also returns how many bytes of the records are kept."""
         assert self._folder is not None
         path = self._folder / CHECKPOINT
-        state = checkpoint.load(path, self.session.device)
+        try:
+            state = checkpoint.load(path, self.session.device)
+        except checkpoint.Damaged as error:
+            raise ValueError(f"{error}; {ANEW}") from error
         session = self.session
         try:
             told = restoring.saved_settings(state)
@@ -137,7 +149,7 @@ class Run:
             raise
         except (ValueError, RuntimeError) as error:  # a generator's state, say, of which only torch knows
             why = str(error).splitlines()[0].rstrip(".")
-            raise ValueError(f"{path} does not belong to this run: {why}; begin it anew with --force") from error
+            raise ValueError(f"{path} does not belong to this run: {why}; {ANEW}") from error
         self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
         return changed, state["log"]
