@@ -61,9 +61,10 @@ sanitize: $(READY)
 	@$(BIN)/python -m tests.bnp.sanitize
 
 # Each tensor is memory of its own then, so that an access beyond it is seen. Graphs and measurements of memory need the
-# allocator that is off; the tests of those are left out.
+# allocator that is off; the tests of those are left out. Only our kernels are looked at: all others would take an hour.
 sanitize-gpu: $(READY)
 	@PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
+	  --kernel-name kernel_substring=moments_of --kernel-name kernel_substring=precondition \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/bnp/test_kernels_gpu.py -k 'not captured and not hold_no_memory'
 
 clean:

@@ -159,7 +159,7 @@ class Observer:
         Raises:
             ValueError: If its running averages are for other inputs.
         """
-        if self.problem is not None:
+        if (self._problem is not None or self._own is not None) and self.problem is not None:
             return None
         rows, token = self.ledger.accumulated, self._tally.token
         if rows is None or (token is not None and token.grad is not None):

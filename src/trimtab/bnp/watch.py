@@ -49,6 +49,9 @@ class Watch:
         self._contents: dict[str, list[dict[str, Any]]] = {}  # of all modules, their dictionaries of one kind,
         self._children: list[int] = []  # the identities of the modules in them,
         self._parameters: list[int] = []  # and of the parameters: to see when something has changed
+        self._layers: list[nn.Module] = []  # the observed ones
+        self._classes: set[type[nn.Module]] = set()  # of these
+        self._forwards: list[Any] = []  # what decided about their forwards when their hooks were put on
         self._owners: dict[int, set[str]] = {}
 
         names = [name for name, module in clean_names(model) if layer_type(module) is not None]
@@ -65,7 +68,7 @@ class Watch:
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which have no hooks and know no identities: they look at their model when it is needed."""
         unseen = {"_contents": {"_modules": [], "_parameters": []}, "_children": [-1], "_parameters": [], "_owners": {}}
-        return {**self.__dict__, **unseen, "_handle": None, "_active": False, "neglect": Neglect()}
+        return {**self.__dict__, **unseen, "_forwards": [], "_handle": None, "_active": False, "neglect": Neglect()}
 
     @property
     def active(self) -> bool:
@@ -103,7 +106,8 @@ class Watch:
         """
         if torch.compiler.is_dynamo_compiling():
             return
-        self._look_at_what_is_new()
+        if self._children != self._identities("_modules"):
+            self._look_at_modules()
         if self._parameters != self._identities("_parameters"):
             self._look_at_parameters()
 
@@ -111,15 +115,23 @@ class Watch:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if self._kernels.waiting:
             self._kernels.compute()
-        if not torch.compiler.is_dynamo_compiling():
-            self._look_at_what_is_new()
-
-    def _look_at_what_is_new(self) -> None:
-        """See which modules there are, and which of the observed ones had their `forward` replaced."""
+        if torch.compiler.is_dynamo_compiling():
+            return
         if self._children != self._identities("_modules"):
             self._look_at_modules()
-        for observer in self.observers.values():
-            observer.look_again()
+        if self._forwards != (forwards := self._forwards_now()):
+            self._forwards = forwards
+            for observer in self.observers.values():
+                observer.look_again()
+
+    def _forwards_now(self) -> list[Any]:
+        """All that can decide about the layers' forwards: their classes, their own attributes, those of the classes."""
+        own = [
+            part
+            for module in self._layers
+            for part in (module.__class__, module.__dict__.get("forward"), module.__dict__.get("_conv_forward"))
+        ]
+        return own + [getattr(cls, "forward", None) for cls in self._classes]
 
     def _identities(self, kind: str) -> list[int]:
         """The identities of what all modules have in one of their dictionaries.
@@ -150,6 +162,8 @@ class Watch:
             for observer in observers.values():
                 observer.start()
         self.observers = observers
+        self._layers = [observer.module for observer in observers.values()]
+        self._classes = set(map(type, self._layers))
         self._kernels.most = max(64, 2 * len(observers))
         kinds = ("_modules", "_parameters")
         self._contents = {kind: [module.__dict__[kind] for module in self.model.modules()] for kind in kinds}
