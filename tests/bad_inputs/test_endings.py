@@ -333,6 +333,59 @@ def test_a_comparison_of_what_cannot_train_leaves_nothing(tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_comparison_of_what_cannot_train_leaves_another_as_it_is(force: list[str], tmp_path: Path) -> None:
+    few = ["compare", "--network", "small-mlp", "--steps", "2", "--rates", "1", "--seeds", "1", "--out", str(tmp_path)]
+    assert cli.main([*few, "--methods", "vanilla", "--batch-sizes", "64"]) == 0
+    before = contents(tmp_path)
+    assert cli.main([*few, "--methods", "bn", "--batch-sizes", "1", *force]) == 2
+    assert contents(tmp_path) == before
+    assert cli.main([*few, "--methods", "bn,vanilla", "--batch-sizes", "1", *force]) == 0  # one of them can
+
+
+@pytest.mark.parametrize(
+    ("command", "run"), [(["train", "--network", "small-mlp", "--method", "bn"], "."), (["probe", "small-mlp"], "bn")]
+)
+def test_a_run_that_cannot_train_leaves_another_as_it_is(command: list[str], run: str, tmp_path: Path) -> None:
+    told = [*command, "--steps", "2", "--out", str(tmp_path), *(["--methods", "bn"] if run == "bn" else [])]
+    assert cli.main(told) == 0
+    before = contents(tmp_path)
+    assert cli.main([*told, "--batch-size", "1", "--force"]) == 2
+    assert contents(tmp_path) == before
+    assert cli.main([*told, "--batch-size", "8", "--force"]) == 0
+    assert yaml.safe_load((tmp_path / run / "settings.yaml").read_text())["batch_size"] == 8
+
+
+def test_a_run_without_a_checkpoint_that_cannot_go_on_is_left_as_it_is(tmp_path: Path) -> None:
+    told = ["train", "--network", "small-mlp", "--method", "bn", "--steps", "2", "--out", str(tmp_path)]
+    assert cli.main(told) == 0
+    (tmp_path / "checkpoint.pt").unlink()
+    events = tmp_path / "events.jsonl"
+    events.write_text(events.read_text().splitlines(keepends=True)[0])  # as if it had been killed
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(settings.read_text().replace("batch_size: 64", "batch_size: 1"))
+    before = contents(tmp_path)
+    assert b"batch_size: 1\n" in before["settings.yaml"]
+    assert cli.main(["train", "--resume", "--out", str(tmp_path)]) == 2
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_probes_do_not_warn_of_what_keeps_the_network_from_training(
+    dry: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["probe", "small-mlp", "--methods", "bn", "--batch-size", "1", "--steps", "2", "--quiet"]
+    assert cli.main([*told, "--out", str(tmp_path / "new"), *dry]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trimtab: bn needs more than one value for each of its statistics")
+    assert not (tmp_path / "new").exists()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_probe_heeds_its_file(tmp_path: Path) -> None:
     config = tmp_path / "probe.yaml"
     config.write_text("network: small-mlp\nmethod: ln\nseed: 7\nprobe: [noise]\nprobe_at: [1]\nepochs: 3\n")

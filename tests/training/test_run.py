@@ -315,3 +315,14 @@ def test_the_records_are_lines_of_json(tmp_path: Path) -> None:
     assert lines[0]["settings"]["method"] == "bnp"
     assert {line["schema"] for line in lines} == {1}
     assert [line["step"] for line in lines if line["kind"] == "trained"][:3] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("probe", [[], ["--probe", "landscape"]])
+def test_a_first_step_that_is_tried_leaves_the_training_as_it_is(probe: list[str], tmp_path: Path) -> None:
+    """Where a run is overwritten, or probes measure; noise is drawn from torch's own generator."""
+    told = ["train", "--network", "small-mlp", "--method", "noisy-bn", "--steps", "5", "--batch-size", "20", "--quiet"]
+    expected = session(method="noisy-bn", steps=5, epochs=None)
+    Run(expected).train()
+    for force in ([], ["--force"]):
+        assert cli.main([*told, "--out", str(tmp_path / "run"), *probe, *force]) == 0
+        assert_same_weights(weights(tmp_path / "run"), expected.model.state_dict())

@@ -29,7 +29,7 @@ from trimtab.records import (
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Estimate, in_a_comparison
 from trimtab.training.grid import Grid, Planned, Setup, setups
-from trimtab.training.launch import cost_of, versions
+from trimtab.training.launch import check_first_step, cost_of, versions
 from trimtab.training.methods import foreign, left_out
 from trimtab.training.run import hardware
 from trimtab.training.session import Session
@@ -104,10 +104,13 @@ class Comparing:
             TrainingFailed: If a run fails otherwise.
         """
         with folders.locked(self._out):
+            if not self._force:
+                self._recall(self._tuning())
+                self._recall(self._final())  # of what is chosen already
+            if not self._outcomes and (self._out / RESULTS).exists():
+                self._check_first_steps()  # before the results that are there are lost
             if self._force:
                 self._forget()
-            self._recall(self._tuning())
-            self._recall(self._final())  # of what is chosen already
             with workers(self._jobs, self._threads) as team:
                 self._do("choosing learning rates", self._tuning(), team)
                 final = self._final()
@@ -119,7 +122,7 @@ class Comparing:
                 (self._out / RESULTS).unlink(missing_ok=True)
                 with suppress(OSError):  # there may be runs of another comparison
                     (self._out / RUNS).rmdir()
-                raise ValueError(f"none of these can be trained: {comparison.cells[0].why_not}")
+                raise _nothing_trains(comparison.cells[0].why_not)
             comparison = self._where(comparison)
             return self._keep(replace(comparison, conclusion=conclude(comparison)))
 
@@ -150,6 +153,19 @@ class Comparing:
         finally:
             torch.set_num_threads(threads)
         return in_a_comparison(costs, self._jobs), cannot
+
+    def _check_first_steps(self) -> None:
+        """Refuse a comparison in which nothing can be trained; nothing is written."""
+        problems = []
+        for setup in self._setups:
+            first = (setup.tuning() or setup.final(setup.rates[0]))[0]
+            try:
+                check_first_step(first.settings, self._device, self._dataset)
+            except ValueError as error:
+                problems.append(str(error))
+            else:
+                return
+        raise _nothing_trains(problems[0])
 
     def _forget(self) -> None:
         """Remove the runs, and nothing else that someone may have put there."""
@@ -270,6 +286,10 @@ def side_by_side(device: torch.device, threads: int = 1) -> int:
     cores = usable_cores() // threads
     most = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
     return max(most, 1)
+
+
+def _nothing_trains(why: str | None) -> ValueError:
+    return ValueError(f"none of these can be trained: {why}")
 
 
 def _check(out: Path) -> None:

@@ -177,6 +177,7 @@ def _measure(session: Session) -> tuple[float, int]:
     probes = monitor(session)
     if probes is None:
         return 0.0, 0
+    _advance(session, 1)  # what keeps the network from training is told by the step, not by warnings of the probes
     step = min(session.settings.probe_at, default=0)
     successive = any(probe.successive for probe in probes.probes) and session.settings.probe_every > 1
     seconds, size = 0.0, 0

@@ -9,10 +9,12 @@ from platform import python_version
 import torch
 
 import trimtab
+from trimtab.data import Dataset
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Cost, cost
 from trimtab.training.run import CHECKPOINT, Ending, Progress, Run
 from trimtab.training.session import Session
+from trimtab.training.settings import Settings
 
 
 class CannotTrain(ValueError):  # noqa: N818
@@ -44,10 +46,17 @@ def launch(
         checkpoint_seconds: Time between two checkpoints.
 
     Raises:
-        CannotTrain: If the first step fails; nothing is left in the folder then.
+        CannotTrain: If the first step fails; the folder is then as it was before.
         ValueError: If the folder is another's, or cannot be written to.
     """
     with folders.locked(folder):
+        anew = not (resume and (folder / CHECKPOINT).exists())
+        if not resume:
+            folders.check_free(folder, force=force)
+        there = any((folder / name).exists() for name in folders.FILES)
+        # Before an old run is lost, or probes warn of what keeps the network from training.
+        if anew and (there or session.settings.probe):
+            check_first_step(session.settings, session.device, session.dataset)
         if not resume:
             folders.begin(folder, session.settings, force=force)
         with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
@@ -61,9 +70,10 @@ def launch(
             except ValueError as error:
                 if session.step > 0:
                     raise
-                folders.remove(folder)
-                with suppress(OSError):  # something else is in it
-                    folder.rmdir()
+                if not resume:
+                    folders.remove(folder)
+                    with suppress(OSError):  # something else is in it
+                        folder.rmdir()
                 raise CannotTrain(_why(error, session)) from error
 
 
@@ -78,6 +88,21 @@ def _take_up(run: Run, folder: Path, session: Session) -> str:
         return ""
     folders.write_settings(folder, session.settings)
     return f"the run in {folder} goes on to {session.total} steps, as {folders.SETTINGS} now says" if as_written else ""
+
+
+def check_first_step(settings: Settings, device: torch.device, dataset: Dataset) -> None:
+    """Take the first step of a run in a session of its own; nothing is written, and no generator goes on.
+
+    Raises:
+        CannotTrain: If it fails.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        session = Session(settings, device, dataset=dataset)
+        try:
+            session.advance()
+            session.wait()
+        except ValueError as error:
+            raise CannotTrain(_why(error, session)) from error
 
 
 def _why(error: ValueError, session: Session) -> str:
