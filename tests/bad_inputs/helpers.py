@@ -20,11 +20,7 @@ def assert_refused(
     """The command says this, in one line, has this status, and changes nothing below the folder."""
     before = files(folder)
     capsys.readouterr()
-    ended: object
-    try:
-        ended = cli.main(arguments)
-    except SystemExit as error:  # argparse
-        ended = error.code
+    ended = cli.main(arguments)
     captured = capsys.readouterr()
     assert re.search(sentence, captured.err), captured.err
     assert captured.err.startswith("trimtab: ") and captured.err.count("\n") == 1, captured.err

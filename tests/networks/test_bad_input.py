@@ -25,7 +25,7 @@ def test_unknown_norm() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("cnn5", {"init": "xavier"}, "no initialization 'xavier'; did you mean"),
+        ("cnn5", {"init": "xavier"}, "no initialization 'xavier'. Known are: glorot, he"),
         ("resnet18", {"stem": "imagent"}, "no stem 'imagent'; did you mean 'imagenet'"),
         ("resnet110", {"stem": "imagenet"}, "resnet110 has no choice of stems"),
         ("cnn5", {"dropout": 0.5}, "cnn5 has no dropout"),

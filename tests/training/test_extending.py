@@ -53,7 +53,11 @@ def happened(folder: Path) -> list[Trained | Evaluated]:
         (["--method", "bn", "--augment"], ["--steps", "31"], ["--steps", "100"]),
         (["--method", "bnp", "--schedule", "decay", "--factor", "0.01"], ["--epochs", "1"], ["--steps", "90"]),
         (["--schedule", "step", "--milestones", "1,2", "--warmup", "5"], ["--epochs", "1"], ["--epochs", "3"]),
-        (["--optimizer", "adam", "--lr", "0.01", "--evaluations", "3"], ["--steps", "40"], ["--epochs", "1"]),
+        (
+            ["--optimizer", "adam", "--momentum", "0", "--lr", "0.01", "--evaluations", "3"],
+            ["--steps", "40"],
+            ["--epochs", "1"],
+        ),
     ],
     ids=["constant", "in the middle of an epoch", "decay, steps for epochs", "milestones", "adam, epochs for steps"],
 )
@@ -62,7 +66,7 @@ def test_it_is_the_run_that_was_so_long(told: list[str], short: list[str], long:
     assert train(tmp_path / "whole", *told, *long) == 0
     assert train(tmp_path / "parts", *told, *short) == 0
     before = len(happened(tmp_path / "parts"))
-    assert train(tmp_path / "parts", "--resume", *long) == 0
+    assert train(tmp_path / "parts", "--resume", *told, *long) == 0
     assert_equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
     ours, theirs = happened(tmp_path / "parts"), happened(tmp_path / "whole")
     assert ours[-1] == theirs[-1]

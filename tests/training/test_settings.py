@@ -90,7 +90,7 @@ def test_flags_go_before_the_file_and_the_file_before_the_recipe(tmp_path: Path)
         (["--log-every", "0"], "log_every must be 1 or more"),
         (["--lr", "nan"], "lr must be from 0 to 1e30"),
         (["--momentum", "2"], "momentum must be in [0, 1)"),
-        (["--zeta", "1", "--method", "vanilla"], "Without a normalization there is no γ"),
+        (["--zeta", "1", "--method", "vanilla"], "zeta means nothing to vanilla; leave it out"),
         (["--device", "meta"], "training on 'meta' is not supported"),
         (["--milestones", "1,x"], "milestones"),
         (["--resume", "--force"], "give one of them"),

@@ -143,15 +143,21 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
         ValueError: If one is not known or of the wrong type.
     """
     from trimtab.training.config import read_settings
-    from trimtab.training.settings import from_mapping
 
-    prefix = "setting_"
-    given = {name.removeprefix(prefix): v for name, v in vars(options).items() if name.startswith(prefix)}
-    told = from_mapping(given, where="the command line")
+    told = flagged_settings(options)
     file = read_settings(options.config) if options.config else {}
     if "steps" in told or "epochs" in told:  # one decision, of which the file has no half
         file = {name: value for name, value in file.items() if name not in ("steps", "epochs")}
     return {**file, **told}
+
+
+def flagged_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those on the command line alone."""
+    from trimtab.training.settings import from_mapping
+
+    prefix = "setting_"
+    given = {name.removeprefix(prefix): v for name, v in vars(options).items() if name.startswith(prefix)}
+    return from_mapping(given, where="the command line")
 
 
 def size(number: float) -> str:
@@ -229,11 +235,11 @@ def _at_least(least: int, text: str) -> int:
     return number
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Words between commas, each once, for argparse."""
+def words(text: str, what: str = "words") -> tuple[str, ...]:
+    """Words between commas, each once, for argparse; `what` they are, for the sentence if there is none."""
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not found:
-        raise argparse.ArgumentTypeError("must be words with commas between them, as in bn,bnp")
+        raise argparse.ArgumentTypeError(f"must be {what} with commas between them, not {text!r}")
     return found
 
 

@@ -230,12 +230,15 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    found = (_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text))
+    found = (_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text, "numbers"))
     return tuple(dict.fromkeys(found))
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    found = (_number(word, float, "numbers from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30) for word in words(text))
+    found = (
+        _number(word, float, "numbers from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30)
+        for word in words(text, "numbers")
+    )
     return tuple(dict.fromkeys(found))
 
 

@@ -1,7 +1,6 @@
 """`trimtab data`: what is there, and getting what is not."""
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,13 +84,12 @@ def _verify(options: argparse.Namespace) -> int:
 def _remedy(name: str, root: Path | None) -> str:
     """What to do for a data set that is damaged or not there whole."""
     from trimtab.data.fetch import in_the_way
-    from trimtab.data.places import data_root
+    from trimtab.data.places import data_root, fetch_command
     from trimtab.data.sources import NOT_FETCHED, SOURCES
 
     if name in NOT_FETCHED:
         return NOT_FETCHED[name].removesuffix(".")
-    told = [] if root is None else ["--data-root", str(root)]
-    command = shlex.join(["trimtab", "data", "fetch", name, *told])
+    command = fetch_command(name, root)
     other = in_the_way(name, data_root(root)) if name in SOURCES else None
     return command if other is None else f"move {other} away, then {command}"
 

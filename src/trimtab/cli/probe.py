@@ -3,6 +3,7 @@
 import argparse
 import signal
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def add(commands: "Commands") -> None:
     )
     parser.add_argument(
         "--at",
-        type=words,
+        type=partial(words, what="steps"),
         metavar="N,M",
         help="measure before these steps, counted from 0 (default: as --probe-every says)",
     )

@@ -1,7 +1,6 @@
 """All commands in one parser, and all their failures in one place."""
 
 import argparse
-import difflib
 import io
 import os
 import sys
@@ -15,6 +14,7 @@ import torch
 import trimtab
 from trimtab.cli import compare, completion, data, export, list, predict, probe, report, train
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, terminable
+from trimtab.nearest import nearest
 
 CLOSED_PIPE = 141
 """What a shell shows for a program that `| head` ended: 128 and SIGPIPE."""
@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
         """Refuse what is not known here, where the flags are known that may have been meant."""
         found, others = super().parse_known_args(args, namespace)
         if others:
-            near = difflib.get_close_matches(others[0].partition("=")[0], self._option_string_actions, n=1)
-            self.error(f"unrecognized arguments: {' '.join(others)}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = nearest(others[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(others)}" + (f"; did you mean {near}?" if near else ""))
         return found, others
 
     def error(self, message: str) -> NoReturn:
@@ -96,7 +96,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _command(arguments: Sequence[str]) -> int:
     made = parser()
-    options = made.parse_args(arguments)
+    try:
+        options = made.parse_args(arguments)
+    except SystemExit as ended:  # argparse's way to end, after help as after a refusal
+        return int(ended.code or 0)
     if options.command is None:
         made.print_help()
         return 0

@@ -10,7 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cli.common import RECIPES, add_machine, add_settings, given_settings, kept, need, place, seconds, typed
+from trimtab.cli.common import (
+    RECIPES,
+    add_machine,
+    add_settings,
+    flagged_settings,
+    given_settings,
+    kept,
+    need,
+    place,
+    seconds,
+    typed,
+)
 from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
@@ -58,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.cli.terminal import Terminal
     from trimtab.training.estimate import one_after_another
     from trimtab.training.folder import resumed_settings
+    from trimtab.training.heeded import check_heeded
     from trimtab.training.launch import launch, rehearse
     from trimtab.training.recipes import resolve
     from trimtab.training.run import device_named
@@ -72,6 +84,8 @@ def run(options: argparse.Namespace) -> int:
         settings = resumed_settings(out, told)
     else:
         settings = resolve(Settings(**told))
+        if not options.resume:
+            check_heeded(flagged_settings(options), settings)
         out = out or Path("runs") / default_name(settings)
         if options.resume:
             settings = resumed_settings(out, told)

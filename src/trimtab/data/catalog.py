@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Unpack
 
@@ -14,6 +13,7 @@ from trimtab.data.idx import load_idx
 from trimtab.data.imagefolder import FolderBatches, ImageFolder, load_imagefolder
 from trimtab.data.places import data_root
 from trimtab.data.synthetic import gaussian
+from trimtab.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,9 @@ def check_name(name: str) -> None:
         ValueError: There is none of this name.
     """
     if name not in _CATALOG:
-        near = get_close_matches(name, _CATALOG, n=1, cutoff=0.0)[0]
-        raise ValueError(f"There is no data set {name!r}; did you mean {near!r}? (known: {', '.join(_CATALOG)})")
+        near = nearest(name, _CATALOG)
+        guess = f"; did you mean {near!r}?" if near else ""
+        raise ValueError(f"There is no data set {name!r}{guess} (known: {', '.join(_CATALOG)})")
 
 
 def batches(

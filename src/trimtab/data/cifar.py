@@ -106,14 +106,14 @@ def _contents(name: str, root: Path) -> tuple[Version, dict[str, Content]]:
                     return version, {file: read(folder / file) for file in version.files}
                 if there:
                     lacking = [file for file in version.files if file not in there]
-                    incomplete.append(missing(name, [folder], lacking, SOURCE))
+                    incomplete.append(missing(name, root, [folder], lacking, SOURCE))
     for archive, version in ((home / version.archive, version) for home in homes for version in versions):
         if archive.is_file():
             return version, read_members(name, archive)
     if incomplete:
         raise incomplete[0]
     ways = [f"{version.folder}/ or {version.archive}" for version in versions]
-    raise missing(name, homes, [" or ".join(ways)], SOURCE)
+    raise missing(name, root, homes, [" or ".join(ways)], SOURCE)
 
 
 def read_members(name: str, archive: Path) -> dict[str, Content]:

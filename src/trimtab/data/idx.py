@@ -34,7 +34,7 @@ def load_idx(name: str, root: Path, *, check: bool) -> Dataset:
     paths = max(found, key=len)  # the first of the fullest
     if len(paths) < len(files):
         places = [folder for folder, there in zip(folders, found, strict=True) if there is paths] if paths else folders
-        raise missing(name, places, [f"{file}.gz" for file in files if file not in paths], SOURCES[name])
+        raise missing(name, root, places, [f"{file}.gz" for file in files if file not in paths], SOURCES[name])
     splits = {part: _split(name, part, paths, check=check) for part in PARTS}
     mean, std = channel_statistics(splits["train"].inputs, SCALE)
     return Dataset(name=name, **splits, classes=CLASSES, scale=SCALE, mean=mean, std=std, flips=name == "fashion-mnist")

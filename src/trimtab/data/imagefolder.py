@@ -57,7 +57,9 @@ def load_imagefolder(root: Path) -> ImageFolder:
     home = next((home for home in homes if (home / "train").is_dir()), None)
     if home is None or not (home / "val").is_dir():
         places = homes if home is None else [home]
-        raise missing("imagefolder", places, ["train/CLASS/*.JPEG and val/CLASS/*.JPEG"], "https://www.image-net.org")
+        raise missing(
+            "imagefolder", root, places, ["train/CLASS/*.JPEG and val/CLASS/*.JPEG"], "https://www.image-net.org"
+        )
     labels = _classes(home / "train")
     unknown = set(_classes(home / "val")).difference(labels)
     if unknown:

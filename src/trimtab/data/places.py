@@ -1,6 +1,7 @@
 """Where data sets lie."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,9 +21,15 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}.unfinished")
 
 
-def missing(name: str, places: Sequence[Path], files: Sequence[str], source: str) -> DataError:
+def fetch_command(name: str, root: Path | None) -> str:
+    """What to type to have a data set fetched to where it was looked for."""
+    told = [] if root is None or root == data_root(None) else ["--data-root", str(root)]
+    return shlex.join(["trimtab", "data", "fetch", name, *told])
+
+
+def missing(name: str, root: Path, places: Sequence[Path], files: Sequence[str], source: str) -> DataError:
     """The error for a data set that is not there, or not wholly."""
-    fetch = f" or have them fetched by `trimtab data fetch {name}`" if name in SOURCES else ""
+    fetch = f" or have them fetched by `{fetch_command(name, root)}`" if name in SOURCES else ""
     return DataError(
         f"{name} was not found: looked in {', '.join(map(str, places))} for {', '.join(files)}; put them there "
         f"(from {source}){fetch}, or name the folder of the data with --data-root or {VARIABLE}."

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Literal, NoReturn
 
 import torch
 from torch import nn
 
+from trimtab.nearest import nearest
 from trimtab.networks.builder import Builder, Layer
 from trimtab.networks.convolutional import cnn5, mf_conv, regcnn, small_cnn, vgg, vgg16
 from trimtab.networks.dense import dln25, mlp
@@ -204,8 +204,9 @@ def _find(name: str) -> Network:
 
 
 def _unknown(kind: str, name: object, known: Collection[str]) -> NoReturn:
-    nearest = get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-    raise ValueError(f"There is no {kind} {name!r}; did you mean {nearest!r}? Known are: {', '.join(known)}.")
+    near = nearest(name, known)
+    guess = f"; did you mean {near!r}?" if near else "."
+    raise ValueError(f"There is no {kind} {name!r}{guess} Known are: {', '.join(known)}.")
 
 
 def _sizes(input_shape: Sequence[int], classes: int) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """A normalization by its name, with its settings: what a network is built with."""
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from trimtab.nearest import nearest
 from trimtab.norms.checks import check_flags, check_numbers, check_whole
 from trimtab.norms.ghost import GHOST_SIZE, FourThingsBatchNorm, GhostBatchNorm
 from trimtab.norms.group import GroupNorm
@@ -222,6 +222,6 @@ class Norm:
 
 
 def _unknown(name: object) -> str:
-    near = difflib.get_close_matches(str(name), NORMS, n=1, cutoff=0.5)  # the names are short
-    guess = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(NORMS)}."
+    near = nearest(name, NORMS, cutoff=0.5)  # the names are short
+    guess = f"did you mean {near!r}?" if near else f"known are {', '.join(NORMS)}."
     return f"There is no normalization {name!r}; {guess}"

@@ -1,9 +1,9 @@
 """A method is what a person compares: `[bnp | bnp-debias][+norm]`, or a norm alone."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trimtab.nearest import nearest
 from trimtab.norms import NORMS
 
 METHODS: dict[str, str] = {
@@ -44,9 +44,9 @@ class Method:
         if norm == "vanilla":
             norm = "none"
         if norm.removesuffix("-pre") not in NORMS:
-            near = difflib.get_close_matches(name, METHODS, n=1)
+            near = nearest(name, METHODS)
             known = f"{'Known' if near else 'known'} are {', '.join(METHODS)} and bnp+NORM"
-            raise ValueError(f"there is no method {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}{known}")
+            raise ValueError(f"there is no method {name!r}; {f'did you mean {near!r}? ' if near else ''}{known}")
         if bnp and norm.startswith("wn"):
             raise ValueError(f"{name}: BNP cannot change weights that weight normalization computes; use one of them.")
         return cls(name, norm, bnp=bnp, debias=first == "bnp-debias")

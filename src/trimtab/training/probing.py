@@ -1,11 +1,11 @@
 """Which probes a run has, by their names."""
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from trimtab.nearest import nearest
 from trimtab.norms import RunningNorm
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in names:
         if name != "all" and name not in PROBES:
-            near = difflib.get_close_matches(name, [*PROBES, "all"], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PROBES)}, and all."
+            near = nearest(name, [*PROBES, "all"])
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(PROBES)}, and all."
             raise ValueError(f"there is no probe {name!r}; {hint}")
         found |= dict.fromkeys(PROBES if name == "all" else [name])
     return tuple(found)

@@ -1,6 +1,5 @@
 """Everything a training run is told, from flags, a YAML file and the recipes."""
 
-import difflib
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trimtab.data import DATASETS
+from trimtab.nearest import nearest
 from trimtab.networks import INITS, NETWORKS
 from trimtab.records import shown
 from trimtab.training.methods import METHODS, Method
@@ -123,6 +123,8 @@ class Settings:
                     raise ValueError(f"{name} must be {words}, not {shown(value)}")
         if self.steps is not None and self.epochs is not None:
             raise ValueError("steps and epochs are two ways to say how long a run is; give one of them")
+        if self.nesterov and self.momentum == 0 and self.optimizer == "sgd":
+            raise ValueError("nesterov needs a momentum; give --momentum")
         chosen(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
@@ -174,9 +176,9 @@ def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     for raw, value in given.items():
         name = str(raw).replace("-", "_")
         if name not in hints:
-            near = difflib.get_close_matches(name, list(hints), n=1)
+            near = nearest(name, hints)
             raise ValueError(
-                f"{where}: there is no setting {shown(raw)}" + (f"; did you mean {near[0]!r}?" if near else "")
+                f"{where}: there is no setting {shown(raw)}" + (f"; did you mean {near!r}?" if near else "")
             )
         try:
             checked[name] = convert(value, hints[name])

@@ -1,0 +1,16 @@
+"""A guess at what was meant by a name that there is not."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The name that this one resembles most, whatever is in capitals; None if none is as near as `cutoff`.
+
+    >>> nearest("BNP", ["bn", "bnp"])
+    'bnp'
+    >>> nearest("foo", ["mf-conv", "vgg"])
+    """
+    folded = {one.lower(): one for one in known}
+    found = get_close_matches(str(name).lower(), folded, n=1, cutoff=cutoff)
+    return folded[found[0]] if found else None
