@@ -325,6 +325,33 @@ def test_settings_that_are_foreign_to_a_method(tmp_path: Path, capsys: pytest.Ca
     }
 
 
+@pytest.mark.parametrize("command", [["compare", "--network"], ["probe"]])
+def test_a_dry_run_says_what_is_left_out(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["small-mlp", "--methods", "vanilla,gn", "--gamma", "0.5", "--steps", "2", "--out", str(tmp_path / "new")]
+    assert cli.main([*command, *told, "--dry-run"]) == 0
+    assert "gamma is left out for vanilla: it means nothing there.\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("results.json", "holds a comparison; name another folder with --out"),
+        ("settings.yaml", "holds a run; name another folder with --out"),
+        ("mine.txt", "holds other files (mine.txt); name another folder with --out"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--force"]])
+def test_measurements_are_not_put_among_other_files(
+    more: list[str], file: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file).write_text("")
+    assert cli.main(["probe", "small-mlp", "--steps", "2", "--out", str(tmp_path), *more]) == 2
+    assert f"{tmp_path} {sentence}" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
 @pytest.mark.usefixtures("here")
 def test_a_comparison_of_what_cannot_train_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["--network", "small-mlp", "--methods", "bn", "--batch-sizes", "1", "--rates", "1", "--seeds", "1"]

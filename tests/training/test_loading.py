@@ -126,8 +126,15 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
         state["session"]["model"].popitem()
     elif change == "settings":
         state["settings"]["network"] = "nonsense"
-    elif change in ("outputs", "scale", "mean", "input_shape"):
-        state["interface"][change] = {"outputs": "many", "scale": math.nan, "mean": (), "input_shape": ()}[change]
+    elif change in ("outputs", "scale", "mean", "input_shape", "labels"):
+        told = {"outputs": "many", "scale": math.nan, "mean": None, "input_shape": (), "labels": 5}
+        state["interface"][change] = told[change]
+    elif change in ("int", "complex64", "nan"):
+        model = state["session"]["model"]
+        name = next(iter(model))
+        model[name] = model[name] * math.nan if change == "nan" else model[name].to(getattr(torch, change))
+    elif change in ("no settings", "settings 5"):
+        state["settings"] = {} if change == "no settings" else 5
     elif change == "step":
         state["session"]["step"] = -5
     elif change == "evaluations":
@@ -145,8 +152,14 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
         ("settings", "There is no network 'nonsense'"),
         ("outputs", "is damaged"),
         ("scale", "is damaged"),
-        ("mean", "is damaged"),
-        ("input_shape", "is damaged"),
+        ("mean", "is damaged: its mean is None"),
+        ("input_shape", "is damaged: its input_shape has no dimensions"),
+        ("labels", "is damaged: its labels is 5"),
+        ("int", "is torch.int32 of shape"),
+        ("complex64", "is torch.complex64 of shape"),
+        ("nan", "has values that are not finite"),
+        ("no settings", "is damaged: its settings do not say norm_momentum"),
+        ("settings 5", "is damaged: its settings are 5"),
         ("session", "is damaged"),
         ("step", "its step is -5"),
         ("evaluations", "loss"),
@@ -173,6 +186,15 @@ def test_where_there_is_nothing_to_load(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "settings.yaml").write_text("data: digits\n")
     with pytest.raises(ValueError, match=r"train it again with: trimtab train --config .*settings\.yaml --out"):
         load_run(tmp_path)
+    (tmp_path / "settings.yaml").unlink()
+    (tmp_path / "events.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"neither its checkpoint nor its settings\.yaml; train it again$"):
+        load_run(tmp_path)
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a comparison, which keeps no checkpoints of its runs; train one of them"):
+        load_run(tmp_path)
+    with pytest.raises(TypeError, match="the path of its folder or file, not from 3"):
+        load_run(3)  # type: ignore[arg-type]
     checkpoint.save(tmp_path / "other.pt", {"weights": 1})
     with pytest.raises(ValueError, match="is neither a checkpoint nor a file that trimtab export wrote"):
         load_run(tmp_path / "other.pt")
@@ -182,15 +204,32 @@ def test_where_there_is_nothing_to_load(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_device_that_is_not_there_is_not_called_damage(trained: Path) -> None:
     assert load_run(trained, "meta").model.get_parameter("0.weight").device.type == "meta"
-    with pytest.raises(RuntimeError, match="nonsense"):
-        load_run(trained, "nonsense")
+    for device in ("nonsense", "cuda:99"):
+        with pytest.raises(ValueError, match=f"there is no device '{device}' here; use 'cpu'"):
+            load_run(trained, device)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "settings.yaml", "events.jsonl"])
+def test_a_run_is_not_overwritten_by_its_export(name: str, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (trained / name).read_bytes()
+    assert cli.main(["export", str(trained), str(trained / ".." / trained.name / name), "--force"]) == 2
+    assert "is a file of the run itself; name another file" in capsys.readouterr().err
+    assert (trained / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_only_a_file_can_be_written(
+    force: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (str(tmp_path), "/dev/null"):
+        assert cli.main(["export", str(trained), place, *force]) == 2
+        assert f"{place} is a folder or a device; name a file" in capsys.readouterr().err
 
 
 def test_a_place_that_cannot_be_written_to(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place in (tmp_path / "missing" / "model.pt", tmp_path):
-        assert cli.main(["export", str(trained), str(place), "--force"]) == 1
-        error = capsys.readouterr().err
-        assert "cannot write" in error and error.count("\n") == 1
+    assert cli.main(["export", str(trained), str(tmp_path / "missing" / "model.pt"), "--force"]) == 1
+    error = capsys.readouterr().err
+    assert "cannot write" in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

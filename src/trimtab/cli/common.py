@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab.records import Evaluated
     from trimtab.training.settings import Described
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -171,6 +172,12 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}"
         number /= 1000
     return f"{number:.1f} GB"
+
+
+def result(last: "Evaluated") -> str:
+    """An evaluation in a few words."""
+    found = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
+    return f"{last.part} {found}"
 
 
 def typed() -> str:

@@ -203,7 +203,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
             )
             if options.dry_run:
                 estimate, cannot = comparing.estimate()
-                notes = [f"{what} cannot be trained: {why}" for what, why in cannot.items()]
+                notes = [*comparing.notes, *(f"{what} cannot be trained: {why}" for what, why in cannot.items())]
                 return show_estimate(estimate, out, notes=notes, as_json=options.json)
             comparison = comparing.run(conclusion)
     except TrainingFailed as error:

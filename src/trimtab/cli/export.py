@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from trimtab.cli.common import FAILED, CommandError, place
+from trimtab.cli.common import FAILED, CommandError, place, result
 
 if TYPE_CHECKING:
     from trimtab.cli.common import Commands
@@ -28,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Write the file, and say what is in it."""
     from trimtab.training.loading import export_run
 
+    if options.file.exists() and not options.file.is_file():
+        raise CommandError(f"{options.file} is a folder or a device; name a file to write, such as model.pt")
     if options.file.exists() and not options.force:
         raise CommandError(f"{options.file} is there already; overwrite it with --force, or name another file")
     try:
@@ -37,8 +39,6 @@ def run(options: argparse.Namespace) -> int:
     words = [f"{loaded.settings.network} trained on {loaded.settings.data} by {loaded.settings.method}"]
     words.append(f"{loaded.step} steps")
     if loaded.evaluated is not None:
-        last = loaded.evaluated
-        result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
-        words.append(f"{last.part} {result}")
+        words.append(result(loaded.evaluated))
     print(f"{options.file}: {', '.join(words)}.")
     return 0

@@ -100,9 +100,10 @@ def run(options: argparse.Namespace) -> int:
     check_kinds(options.figures)
     planned, notes = _planned(options)
     out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{planned[0].network}"
+    _check(out)
     if options.dry_run:
         costs = [_rehearse(settings, out / settings.method, options) for settings in planned]
-        return show_estimate(one_after_another(one for one in costs if one is not None), out)
+        return show_estimate(one_after_another(one for one in costs if one is not None), out, notes=notes)
     with kept(out, "go on with the same command"):
         for number, settings in enumerate(planned):
             try:
@@ -117,6 +118,22 @@ def run(options: argparse.Namespace) -> int:
     for line in (*notes, out / PAGE, *drawn):
         print(line)
     return 0
+
+
+def _check(out: Path) -> None:
+    """Refuse a folder that holds something else than runs in folders of their own."""
+    from trimtab.records import RESULTS, UNFINISHED
+    from trimtab.training.folder import FILES
+
+    if not out.is_dir():
+        return  # whoever makes the folder says what is in its way
+    if (out / RESULTS).exists():
+        raise ValueError(f"{out} holds a comparison; name another folder with --out")
+    if any((out / name).exists() for name in FILES):
+        raise ValueError(f"{out} holds a run; name another folder with --out")
+    others = [path.name for path in out.iterdir() if not path.name.endswith(UNFINISHED)]
+    if others and not any((out / other / name).exists() for other in others for name in FILES):
+        raise ValueError(f"{out} holds other files ({others[0]}); name another folder with --out")
 
 
 def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, ...]]:

@@ -19,6 +19,7 @@ from trimtab.cli.common import (
     kept,
     need,
     place,
+    result,
     seconds,
     typed,
 )
@@ -136,9 +137,7 @@ def sentence(ending: "Ending", session: "Session", out: Path, go_on: str) -> str
         return f"Diverged at step {session.step}: the loss left all bounds. Records: {out}"
     if ending.verdict == "interrupted":
         return f"Interrupted at step {session.step} of {session.total}; {go_on}"
-    last = ending.evaluations[-1]
-    result = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
-    return f"Finished {session.total} steps: {last.part} {result}. Records: {out}"
+    return f"Finished {session.total} steps: {result(ending.evaluations[-1])}. Records: {out}"
 
 
 def summary(ending: "Ending", session: "Session", out: Path) -> str:

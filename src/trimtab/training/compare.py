@@ -93,6 +93,11 @@ class Comparing:
         self._doing = ""
         _check(out)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which settings are left out for which methods."""
+        return left_out(foreign(self._grid.shared, self._grid.methods))
+
     def run(self, conclude: Callable[[Comparison], str]) -> Comparison:
         """Do what is left to do.
 
@@ -218,7 +223,7 @@ class Comparing:
             seeds=self._grid.seeds,
             finished=False,
             cells=tuple(assemble(setup, self._outcomes, self._classes) for setup in self._setups),
-            notes=left_out(foreign(self._grid.shared, self._grid.methods)),
+            notes=self.notes,
         )
 
     def _where(self, comparison: Comparison) -> Comparison:

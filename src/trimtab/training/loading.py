@@ -1,5 +1,6 @@
 """A trained network for use elsewhere: out of a run's folder, or out of a file that `trimtab export` wrote."""
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.records import EVENTS, Evaluated, checked, shown
-from trimtab.training import checkpoint
+from trimtab.records import EVENTS, RESULTS, RUNS, Evaluated, checked, shown
+from trimtab.training import checkpoint, restoring
 from trimtab.training.network import Interface, network
 from trimtab.training.run import CHECKPOINT
-from trimtab.training.settings import Settings, from_mapping
+from trimtab.training.settings import Settings
 
 FORMAT = "trimtab model"
+SETTINGS = "settings.yaml"
+DECIDED = ("norm_momentum", "norm_eps", "init_scale", "stem")
+"""Settings that recipes decide before a network is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,21 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> LoadedRun:
         device: Where the network is wanted.
 
     Raises:
-        ValueError: If there is none, or it cannot be read.
+        TypeError: If the path is none.
+        ValueError: If there is no run, it cannot be read, or there is no such device.
     """
-    path = Path(path)
-    saved = _saved(path)
+    path = _path(path)
+    return _loaded(path, _saved(path), device)
+
+
+def _loaded(path: Path, saved: dict[str, Any], device: torch.device | str) -> LoadedRun:
+    """The network of what was saved there."""
     try:
-        settings = Settings(**from_mapping(saved["settings"], where=str(path)))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"there is no device {str(device)!r} here; use 'cpu'") from error
+    try:
+        settings = _settings(saved)
         interface = Interface(**{name: saved[name] for name in Interface.__dataclass_fields__})
         evaluated = None if saved["evaluated"] is None else checked(Evaluated, saved["evaluated"])
         if type(saved["step"]) is not int or saved["step"] < 0:
@@ -87,9 +100,13 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> LoadedRun:
     except (TypeError, AttributeError, ValueError, IndexError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     try:
-        model.load_state_dict(saved["state_dict"])
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: what is saved does not fit the network {settings.network}.") from error
+        restoring.same_tensors(saved.get("state_dict"), model.state_dict(), "the network")
+    except ValueError as error:
+        raise ValueError(f"{path}: what is saved does not fit the network {settings.network}: {error}.") from error
+    for name, tensor in saved["state_dict"].items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"{path}: {name} has values that are not finite, so the training has diverged")
+    model.load_state_dict(saved["state_dict"])
     return LoadedRun(
         model=model.to(device).eval(),
         settings=settings,
@@ -117,12 +134,31 @@ def export_run(path: str | Path, file: str | Path) -> LoadedRun:
         What was written.
 
     Raises:
-        ValueError: If the run cannot be loaded.
+        ValueError: If the run cannot be loaded, or the file is one of the run's own.
         OSError: If the file cannot be written.
     """
-    run = load_run(path)
-    checkpoint.save(Path(file), _saved(Path(path)))
+    path, file = _path(path), _path(file)
+    if file.resolve() in [(path / name).resolve() for name in (CHECKPOINT, EVENTS, SETTINGS)]:
+        raise ValueError(f"{file} is a file of the run itself; name another file")
+    saved = _saved(path)
+    run = _loaded(path, saved, "cpu")
+    checkpoint.save(file, saved)
     return run
+
+
+def _path(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a run is loaded from the path of its folder or file, not from {shown(path)}")
+    return Path(path)
+
+
+def _settings(saved: dict[str, Any]) -> Settings:
+    told = restoring.saved_settings(saved)
+    if told is None:
+        raise ValueError("it has no settings")
+    if missing := [name for name in DECIDED if told[name] is None]:
+        raise ValueError(f"its settings do not say {', '.join(missing)}")
+    return Settings(**told)
 
 
 def _saved(path: Path) -> dict[str, Any]:
@@ -153,8 +189,13 @@ def _saved(path: Path) -> dict[str, Any]:
 
 def _nothing(path: Path) -> str:
     """Why there is nothing to load."""
-    settings = path / "settings.yaml"
-    if not settings.exists() and not (path / EVENTS).exists():
+    settings = path / SETTINGS
+    if (path / RESULTS).exists():
+        again = shlex.join(["trimtab", "train", "--config", str(path / RUNS / "NAME" / SETTINGS), "--out", "NEW"])
+        return f"{path} is a comparison, which keeps no checkpoints of its runs; train one of them again with: {again}"
+    if not settings.exists():
+        if (path / EVENTS).exists():
+            return f"{path} has the records of a run, but neither its checkpoint nor its {SETTINGS}; train it again"
         return f"there is no run in {path}"
     again = shlex.join(["trimtab", "train", "--config", str(settings), "--out", "NEW"])
     why = "a comparison removes those of its runs when they are done, and one that diverges may have none"

@@ -8,6 +8,7 @@ from torch import nn
 from trimtab.data import Dataset, ImageFolder, normalization
 from trimtab.networks import build
 from trimtab.norms import Norm
+from trimtab.records import shown
 from trimtab.training.settings import Settings, settled
 
 
@@ -37,6 +38,13 @@ class Interface:
 
     def __post_init__(self) -> None:
         """Refuse what no data set has, as a damaged file may."""
+        for name in ("input_shape", "mean", "std", "labels"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ValueError(f"its {name} is {shown(getattr(self, name))}")
+        if not self.input_shape:
+            raise ValueError("its input_shape has no dimensions")
+        if not all(isinstance(label, str) for label in self.labels) or len(self.labels) not in (0, self.classes):
+            raise ValueError(f"its labels are not {shown(self.classes)} names")
         counts = (self.outputs, self.classes, self.batch_size, *self.input_shape)
         if not all(isinstance(n, int) and n >= 0 for n in counts) or self.classes not in (0, self.outputs):
             raise ValueError(f"there are no inputs and outputs of these sizes: {counts}")

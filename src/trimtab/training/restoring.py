@@ -45,13 +45,13 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     if missing := ours.keys() - own.keys():
         raise ValueError(f"it has no {min(missing)}")
     _typed(own, "step", int, f"a step from 0 to {session.total}", lambda n: n <= session.total)
-    _same_tensors(own["model"], ours["model"], "the network")
+    same_tensors(own["model"], ours["model"], "the network")
     _check_optimizer(own["optimizer"], ours["optimizer"], session.optimizer)
     if (own["bnp"] is None) != (ours["bnp"] is None):
         raise ValueError(
             "its state of BNP is missing" if own["bnp"] is None else "it has a state of BNP, which is not used"
         )
-    _same_tensors({name: own[name] for name in GENERATORS}, {name: ours[name] for name in GENERATORS}, "the generators")
+    same_tensors({name: own[name] for name in GENERATORS}, {name: ours[name] for name in GENERATORS}, "the generators")
     device = own["device_generator"]
     if device is not None and not (isinstance(device, Tensor) and device.dtype == torch.uint8):
         raise ValueError(f"device_generator is {shown(device)}, not a generator's state")
@@ -71,7 +71,8 @@ def _typed(
     return value
 
 
-def _same_tensors(theirs: Any, ours: Mapping[str, Tensor], whose: str) -> None:
+def same_tensors(theirs: Any, ours: Mapping[str, Tensor], whose: str) -> None:
+    """Refuse other names, types or shapes than there are now."""
     if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
         raise ValueError(f"what is saved of {whose} has other names than there are now")
     for name, tensor in ours.items():
