@@ -92,8 +92,11 @@ def _left_alone(plain: Played, none: Played, index: int) -> bool:
         for mine, other in zip(_only(plain, index), _only(none, index), strict=True)
         for ours, theirs in zip(mine, other, strict=True)
     )
-    unsaid = {"frozen", "without"} & set(plain.kinds)  # a layer without a gradient is not spoken of
-    return same and (bool(unsaid) or any(f"'branches.{index}'" in sentence for sentence in plain.said))
+    # A layer without a gradient is not spoken of.
+    unsaid = bool({"frozen", "without"} & set(plain.kinds)) or all(
+        isinstance(step[0], str) and step[0] == "None" for step in _only(plain, index)
+    )
+    return same and (unsaid or any(f"'branches.{index}'" in sentence for sentence in plain.said))
 
 
 def _only(played: Played, index: int) -> list[Gradients]:
