@@ -134,6 +134,21 @@ def test_what_no_checksum_is_known_for(tmp_path: Path, monkeypatch: pytest.Monke
         verify_files("mnsit", tmp_path)
 
 
+def test_each_damaged_file_has_its_own_line(tmp_path: Path) -> None:
+    write_idx(tmp_path, idx_arrays(), zipped=False)
+    for path in files(tmp_path):
+        path.write_text("nonsense")
+    found = verify_files("fashion-mnist", tmp_path)
+    assert [file.state for file in found] == ["damaged"] * 4
+    assert {file.sentence.split()[0] for file in found} == {str(path) for path in files(tmp_path)}
+
+
+def test_what_is_wrong_with_several_files_is_said_once(tmp_path: Path) -> None:
+    write_idx(tmp_path, idx_arrays(), zipped=False)
+    (wrong,) = verify_files("fashion-mnist", tmp_path)
+    assert wrong.state == "damaged" and "train-images" in wrong.sentence and "train-labels" in wrong.sentence
+
+
 def test_an_unfinished_download(tmp_path: Path) -> None:
     assert verify_files("cifar10", tmp_path) == []
     (tmp_path / ".cifar-10-binary.tar.gz.unfinished").write_bytes(b"12345")
@@ -146,7 +161,11 @@ def test_on_the_command_line(
 ) -> None:
     root = ["--data-root", str(tmp_path)]
     assert cli.main(["data", "verify", *root]) == 1
-    assert f"was not found in {tmp_path}; trimtab data fetch NAME --data-root {tmp_path}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("trimtab: none of mnist, ")
+    assert f"imagefolder was found in {tmp_path}; get one with: trimtab data fetch NAME --data-root" in error
+    assert cli.main(["data", "verify", "mnist", *root]) == 1
+    assert f"mnist was not found in {tmp_path}; get it with: trimtab data fetch mnist" in capsys.readouterr().err
     assert cli.main(["data", "verify", "imagefolder", *root]) == 1
     assert "imagefolder cannot be fetched: put images of your own" in capsys.readouterr().err
     assert cli.main(["data", "verify", "mnsit", *root]) == 2

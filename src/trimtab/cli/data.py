@@ -59,7 +59,7 @@ def _list(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from trimtab.data import verify_files
     from trimtab.data.places import data_root
-    from trimtab.data.sources import SOURCES
+    from trimtab.data.sources import NOT_FETCHED, SOURCES
 
     names = [*SOURCES, "imagefolder"] if options.name is None else [options.name]
     found, wrong = 0, []
@@ -74,8 +74,11 @@ def _verify(options: argparse.Namespace) -> int:
         if any(file.state in ("damaged", "missing") for file in files):
             wrong.append(name)
     if not found:
-        get = _remedy(options.name or "NAME", options.data_root)
-        raise CommandError(f"{' or '.join(names)} was not found in {data_root(options.data_root)}; {get}", status=1)
+        get, where = _remedy(options.name or "NAME", options.data_root), data_root(options.data_root)
+        if options.name is None:
+            raise CommandError(f"none of {', '.join(names)} was found in {where}; get one with: {get}", status=1)
+        get = get if options.name in NOT_FETCHED else f"get it with: {get}"
+        raise CommandError(f"{options.name} was not found in {where}; {get}", status=1)
     for name in wrong:
         print(f"To get {name} anew: {_remedy(name, options.data_root)}")
     return 1 if wrong else 0

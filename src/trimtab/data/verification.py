@@ -37,7 +37,7 @@ def verify_files(name: str, root: Path | None = None) -> list[Verified]:
         root: The folder of the data sets; by default what TRIMTAB_DATA says, else `data` in the current folder.
 
     Returns:
-        One entry for each file; none if nothing of the data set is there.
+        One entry for each file, or for several that are wrong together; none if nothing of the data set is there.
 
     Raises:
         ValueError: There is no such data set.
@@ -87,6 +87,8 @@ def _verified(name: str, path: Path) -> Verified:
         return Verified("damaged", f"{path} cannot be read: {error.strerror}")
     if all(known):
         return Verified("official", str(path))
+    if problem := problem_of(name, path):
+        return Verified("damaged", problem)
     return Verified("unknown", f"{path}: no checksum is known for this form of the file; its format is right")
 
 
@@ -97,5 +99,6 @@ def _counted(name: str, root: Path, found: list[Verified]) -> list[Verified]:
             warnings.simplefilter("ignore")
             load(name, root)
     except DataError as error:
-        return [each if each.state == "official" else Verified("damaged", str(error)) for each in found]
+        wrong = Verified("damaged", str(error))  # may be about several files: it is said once
+        return list(dict.fromkeys(each if each.state == "official" else wrong for each in found))
     return found
