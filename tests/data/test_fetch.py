@@ -580,7 +580,7 @@ def test_the_real_table() -> None:
 
 def test_a_missing_set_names_the_command(tmp_path: Path) -> None:
     for name in SOURCES:
-        with pytest.raises(DataError, match=f"or have them fetched by `trimtab data fetch {name}`"):
+        with pytest.raises(DataError, match=f"fetched by `trimtab data fetch {name} --data-root {tmp_path}`"):
             load(name, tmp_path)
     with pytest.raises(DataError) as error:
         load("imagefolder", tmp_path)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trimtab.cli import predict as command
-from trimtab.cli.common import CommandError
 from trimtab.networks import build
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, Norm, VarianceOnlyBatchNorm
 from trimtab.probes import Jacobian, fisher_lambda_max
@@ -300,7 +299,7 @@ def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["mf-mlp", "--data", "nonsense"], ["vgg", "--momentum", "2"]])
 def test_command_says_what_is_wrong(words: list[str]) -> None:
-    with pytest.raises(CommandError):
+    with pytest.raises(ValueError, match=r"no network|no data set|momentum must be"):
         run(*words)
 
 
