@@ -116,14 +116,14 @@ def environment(compiler: str) -> dict[str, str]:
 
 def is_reported(fault: Fault, library: Path, surroundings: dict[str, str]) -> bool:
     """Whether the cases end with a report of the fault."""
-    command = [sys.executable, "-m", "tests.bnp.fuzz", "--here", "--cases=40", f"--library={library}"]
+    command = [sys.executable, "-m", "tests.bnp.fuzz", "--here", "--cases=40", f"--kernels={library}"]
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True)
     return done.returncode != 0 and fault.report in done.stderr
 
 
 def run(title: str, library: Path, seed: int, cases: int, surroundings: dict[str, str]) -> int:
     """Run some of the cases and show what is said of them, each line with a title before it; returns their status."""
-    command = [sys.executable, "-m", "tests.bnp.fuzz", f"--seed={seed}", f"--cases={cases}", f"--library={library}"]
+    command = [sys.executable, "-m", "tests.bnp.fuzz", f"--seed={seed}", f"--cases={cases}", f"--kernels={library}"]
     with subprocess.Popen(
         command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -86,7 +86,7 @@ class Observer:
     def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
         """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
         bias = self.module._parameters.get("bias")
-        if not self.adds_bias:
+        if self._own is not None and not self._own.adds_bias:
             return None
         if bias is None or not bias.requires_grad or (parameters is not None and id(bias) not in parameters):
             return None
@@ -104,10 +104,11 @@ class Observer:
 
     @property
     def adds_bias(self) -> bool:
-        """Whether the layer adds its bias where it multiplies its weight."""
+        """Whether the layer adds its bias, if it has one, where it multiplies its weight."""
         return self._own is None or self._own.adds_bias
 
     def _has(self, problem: str) -> None:
+        """Leave the layer alone for this reason, as long as it is as it is now."""
         self._problem, self._problem_is_for = problem, self._likeness()
 
     def _likeness(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bnp.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first; the others follow (0)")
-    parser.add_argument("--library", type=Path, help="C kernels to be used instead of the installed ones")
+    parser.add_argument("--kernels", type=Path, help="C kernels to be used instead of the installed ones")
     parser.add_argument("--here", action="store_true", help="in this process, with a line for each case")
     return parser.parse_args(argv)
 
@@ -29,8 +29,8 @@ def here(told: argparse.Namespace) -> None:
     from tests.bnp.fuzz.check import problem
     from trimtab.bnp.kernels import native
 
-    if told.library is not None:
-        native.LIBRARY = told.library
+    if told.kernels is not None:
+        native.LIBRARY = told.kernels
         native._FUNCTIONS = native._load()
         native._TOGETHER = 1  # so that the memory of each result ends where the result ends
     if not native.available():
@@ -47,8 +47,8 @@ def run(told: argparse.Namespace) -> Iterator[tuple[int, str, list[str]]]:
     seed, end = told.seed, told.seed + told.cases
     while seed < end:
         command = [sys.executable, "-m", "tests.bnp.fuzz", "--here", f"--seed={seed}", f"--cases={end - seed}"]
-        if told.library is not None:
-            command.append(f"--library={told.library}")
+        if told.kernels is not None:
+            command.append(f"--kernels={told.kernels}")
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
