@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.optim.swa_utils import AveragedModel
 
 import trimtab
@@ -423,3 +424,27 @@ def test_pending_rows_in_half_precision_are_computed_with_in_single() -> None:
         bnp.load_state_dict(saved)
         bnp.step()
         assert bnp.state_dict()["layers"]["0"]["running"]["steps"] == 1
+
+
+def test_a_tensor_that_has_no_numbers_is_refused() -> None:
+    model = small_model()
+    with trimtab.BNP(model) as bnp:
+        model(batch(0)).sum().backward()
+        bnp.step()
+        saved = bnp.state_dict()
+        with FakeTensorMode():
+            saved["layers"]["0"]["running"]["mean"] = torch.zeros(2, dtype=torch.float64)
+        with pytest.raises(ValueError, match=r"'running\.mean' of layer '0' is a FakeTensor, which has no numbers"):
+            bnp.load_state_dict(saved)
+
+
+def test_rows_of_a_subclass_of_tensor_can_be_taken_up() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    model = small_model()
+    with trimtab.BNP(model) as bnp:
+        model(batch(0).as_subclass(Named)).sum().backward()
+        bnp.load_state_dict(bnp.state_dict())
+        bnp.step()
+        assert statistics(bnp)["0.steps"] == 1

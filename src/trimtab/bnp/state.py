@@ -169,8 +169,6 @@ class _Entry:
         if value.is_nested or value.layout is not torch.strided:
             kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
             raise self.damaged(name, f"is a {kind} tensor and not a dense one")
-        if type(value) not in (Tensor, nn.Parameter):
-            raise self.damaged(name, f"is {_shown(value)} and not a plain tensor")
         if value.is_meta:
             raise self.damaged(name, "is on the meta device and has no numbers")
         counts = like is not None and not like.is_floating_point()
@@ -179,7 +177,11 @@ class _Entry:
             raise self.damaged(name, f"is of type {_name(value.dtype)} and not {wanted}")
         if like is not None and value.shape != like.shape:
             raise self.damaged(name, f"has shape {tuple(value.shape)} and not {tuple(like.shape)}")
-        if not bool(value.isfinite().all()):
+        try:
+            finite = bool(value.isfinite().all())
+        except RuntimeError as error:  # of tensors that stand for others, as FakeTensor does
+            raise self.damaged(name, f"is {_shown(value)}, which has no numbers") from error
+        if not finite:
             raise self.damaged(name, "has entries that are infinite or NaN")
         return value.detach()
 
