@@ -217,7 +217,7 @@ def test_a_signal_during_training(
 def test_a_signal_during_measurements(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Session, "advance", after(1, number))
+    monkeypatch.setattr(Session, "advance", after(2, number))  # the first step is tried before the run begins
     told = ["probe", "small-mlp", "--methods", "bn", "--probe", "noise", "--steps", "3", "--quiet"]
     assert cli.main([*told, "--out", str(tmp_path / "new")]) == 128 + number
     assert capsys.readouterr().err == "trimtab: interrupted; go on with the same command\n"
