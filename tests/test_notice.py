@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import trimtab
-from trimtab.notice import say
+from trimtab.notice import warn_user
 
 
 def the_line_of(warning: warnings.WarningMessage) -> str:
@@ -39,12 +39,12 @@ def test_when_the_optimizer_steps() -> None:
 
 def test_from_a_thread_of_torchs_the_line_is_where_the_main_thread_waits() -> None:
     """As from a hook of a backward on a GPU: no line of that thread is the user's."""
-    code = compile("say('from afar'); done.release()", "<frozen engine>", "exec")
+    code = compile("warn_user('from afar'); done.release()", "<frozen engine>", "exec")
     done = _thread.allocate_lock()
     done.acquire()
 
     def wait_for_it() -> None:
-        _thread.start_new_thread(exec, (code, {"say": say, "done": done}))
+        _thread.start_new_thread(exec, (code, {"warn_user": warn_user, "done": done}))
         done.acquire()
 
     with pytest.warns(trimtab.TrimtabWarning, match="from afar") as said:
@@ -57,11 +57,15 @@ def test_the_same_line_says_the_same_once() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         for _ in range(3):
-            say("the same")
+            warn_user("the same")
     assert len(said) == 1
 
 
 def test_code_that_is_in_no_file() -> None:
-    globals_ = {"__name__": "__main__", "__loader__": importlib.machinery.BuiltinImporter, "say": say}  # python -c
+    globals_ = {
+        "__name__": "__main__",
+        "__loader__": importlib.machinery.BuiltinImporter,
+        "warn_user": warn_user,
+    }  # python -c
     with pytest.warns(trimtab.TrimtabWarning, match="hello"):
-        exec("say('hello')", globals_)
+        exec("warn_user('hello')", globals_)

@@ -1,4 +1,4 @@
-"""What a user should hear of, with the line of the user's own code that led to it."""
+"""Warnings for the user, shown with the line of the user's own code that led to them."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from types import FrameType
 
 import torch
 
-# Where frames are not the user's.
+# Files whose frames are not the user's code.
 _NOT_THE_USERS = (
     str(Path(__file__).parent) + os.sep,
     str(Path(torch.__file__).parent) + os.sep,
@@ -23,18 +23,19 @@ class TrimtabWarning(UserWarning):
     """Something a user should know of that does not stop the training."""
 
 
-def say(message: str) -> None:
-    """Warn, and show the line outside trimtab and torch that led here.
+def warn_user(message: str, category: type[Warning] = TrimtabWarning) -> None:
+    """Issue a warning that shows the line outside trimtab and torch that led here.
 
-    Whoever calls this sees to it that it is said once.
+    Python shows the same message from the same line once. A caller that is reached from many lines, or with messages
+    that differ, has to make sure itself that it warns once.
     """
     frame = _users_frame()
     if frame is None:
-        warnings.warn(message, TrimtabWarning, stacklevel=2)
+        warnings.warn(message, category, stacklevel=2)
         return
     warnings.warn_explicit(
         message,
-        TrimtabWarning,
+        category,
         filename=frame.f_code.co_filename,
         lineno=frame.f_lineno,
         module=frame.f_globals.get("__name__", "__main__"),
@@ -42,11 +43,14 @@ def say(message: str) -> None:
     )
 
 
-def _users_frame() -> FrameType | None:
-    """The innermost frame that is neither ours nor torch's.
+say = warn_user  # the old name, still used in trimtab.bnp
 
-    A hook of a backward on a GPU runs in a thread of torch's, which has none. The main thread waits for it then, in the
-    line that called the backward.
+
+def _users_frame() -> FrameType | None:
+    """The innermost frame that belongs neither to trimtab nor to torch.
+
+    A hook of a backward on a GPU runs in a thread of torch's that has no such frame. The main thread then waits for
+    it in the line that called the backward.
     """
     waiting = sys._current_frames().get(threading.main_thread().ident or 0)
     for innermost in (sys._getframe(1), waiting):

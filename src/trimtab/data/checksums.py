@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.data.errors import DataError, OtherDataError
 from trimtab.data.files import Content
-from trimtab.notice import say
+from trimtab.notice import warn_user
 
 # By data set and file, MD5 of the content.
 CONTENT = {
@@ -83,7 +83,7 @@ def accept_unverified(wheres: list[str], targets: Tensor, classes: int, each: in
             f"{' and '.join(wheres)} cannot be the official data: class {wrong} has {counts[wrong]} samples "
             f"instead of {each}; fetch them again."
         )
-    say(
+    warn_user(
         f"{' and '.join(wheres)}: the form is right, but there is no checksum to verify the content by; "
         "use the compressed files as they are distributed to have it verified."
     )

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from trimtab.notice import say
+from trimtab.notice import warn_user
 from trimtab.probes.options import check_call, described
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.records import EventLog, Probed
@@ -95,7 +95,7 @@ class Monitor:
             with suppress(OSError):
                 self.close()
             self._log = None
-            say(f"Measurements are no longer written down: {error}")
+            warn_user(f"Measurements are no longer written down: {error}")
         return {event.probe: result for event, result in events}
 
     def measure(self, step: int, model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[tuple[Probed, Result]]:
@@ -111,7 +111,7 @@ class Monitor:
                 found.append((Probed(step, probe.name, told, time.monotonic() - started), result))
                 if result.problem is not None and probe.name not in self._failed:
                     self._failed.add(probe.name)
-                    say(
+                    warn_user(
                         f"The probe {probe.name!r} measured nothing at step {step}: {_first_line(result.problem)} "
                         "This is said once; later failures are in `problem` of its results."
                     )

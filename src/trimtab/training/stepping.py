@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.notice import say
+from trimtab.notice import warn_user
 
 Kind = Literal["eager", "captured"]
 
@@ -175,7 +175,7 @@ class Captured:
             training.clear()
             why = (str(error).splitlines() or ["no reason was given"])[0]
             self.choice = Choice("eager", "the step could not be captured")
-            say(
+            warn_user(
                 "The training step could not be captured as a CUDA graph and goes on without one. "
                 f"({type(error).__name__}: {why})"
             )
