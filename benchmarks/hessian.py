@@ -145,7 +145,7 @@ def main() -> None:
     told = parser.parse_args()
     torch.set_num_threads(told.threads)
     model, batch, data = prepared(told.network, told.batch, told.steps, told.device)
-    evaluation, training = partial(ours, statistics="eval"), partial(ours, statistics="train")
+    evaluation, training = partial(ours, statistics="running"), partial(ours, statistics="batch")
     contenders: dict[str, Contender] = {"trimtab": evaluation}
     if find_spec("pyhessian"):
         contenders |= {

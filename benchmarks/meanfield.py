@@ -178,8 +178,8 @@ def table() -> dict[str, list[float]]:
             "exact": mean_field(MLP, bias_terms=True, samples=1000, **told).lambda_max,  # type: ignore[arg-type]
             "weights": mean_field(MLP, **told).lambda_max,  # type: ignore[arg-type]
             "paper": mean_field(MLP, variant="paper", **told).lambda_max,  # type: ignore[arg-type]
-            "train": fisher_lambda_max(network, x, outputs=0, statistics="train"),
-            "exact train": mean_field(MLP, bias_terms=True, samples=1000, statistics="train", **told).lambda_max,  # type: ignore[arg-type]
+            "train": fisher_lambda_max(network, x, outputs=0, statistics="batch"),
+            "exact train": mean_field(MLP, bias_terms=True, samples=1000, statistics="batch", **told).lambda_max,  # type: ignore[arg-type]
             "all": fisher_lambda_max(network, x),
         }
         print(f"{gamma:>5g}" + "".join(f"{value:>10.1f}" for value in row.values()), flush=True)
@@ -272,8 +272,8 @@ def limits() -> list[Rates]:
         row = Rates(
             gamma,
             frozen,
-            predict(network(), shape, inputs=x, statistics="train").max_learning_rate,
-            2 / fisher_lambda_max(network(), x, statistics="train", tolerance=1e-3),
+            predict(network(), shape, inputs=x, statistics="batch").max_learning_rate,
+            2 / fisher_lambda_max(network(), x, statistics="batch", tolerance=1e-3),
             largest_rate(0.5 * frozen, falls),
             largest_rate(2 * frozen, converges),
         )

@@ -28,8 +28,18 @@ def test_without_frozen_statistics_the_rest_is_printed(norm: str, capsys: pytest
     assert "not defined for" in sentence and sentence.endswith(".") and "statistics=" not in sentence
     assert cli.main([*told, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert [row["statistics"] for row in result["measured"]] == ["train", "train"]
+    assert [row["statistics"] for row in result["measured"]] == ["batch", "batch"]
     assert list(result["not_measured"]) == ["frozen"]
+
+
+def test_the_former_word_for_statistics_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for word in ("batch", "train"):
+        assert cli.main(["predict", "small-mlp", "--norm", "bn", "--statistics", word, "--json"]) == 0
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out and json.loads(printed[0].out)["statistics"] == "batch"
+    assert printed[0].err == ""
+    assert printed[1].err == "trimtab: --statistics train is now --statistics batch; the former word will go.\n"
 
 
 def test_with_frozen_statistics_nothing_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

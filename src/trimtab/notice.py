@@ -55,8 +55,14 @@ def _users_frame() -> FrameType | None:
     waiting = sys._current_frames().get(threading.main_thread().ident or 0)
     for innermost in (sys._getframe(1), waiting):
         frame = innermost
-        while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        while frame is not None and not _is_users(frame):
             frame = frame.f_back
         if frame is not None:
             return frame
     return None
+
+
+def _is_users(frame: FrameType) -> bool:
+    # The __init__ of a dataclass is in no file, but has the globals of its module.
+    ours = str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]
+    return not ours and not frame.f_code.co_filename.startswith(_NOT_THE_USERS)

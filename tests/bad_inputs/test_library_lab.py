@@ -128,7 +128,7 @@ ROWS: list[Row] = [
         ("eval", [], None),
         lambda v: predict(linear(), (3,), statistics=v),
         ValueError,
-        "statistics must be 'frozen' or 'train'",
+        "statistics must be one of 'batch', 'frozen', not",
     ),
     *each(
         (0, 2.5, True, "a"),

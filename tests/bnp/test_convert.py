@@ -196,6 +196,114 @@ def test_a_batchnorm_with_more_in_it_is_refused() -> None:
         trimtab.without_batchnorm(nn.Sequential(nn.Conv2d(1, 2, 1), BatchNormAct2d(2)))
 
 
+class NormAct(nn.BatchNorm2d):
+    """As BatchNormAct2d of timm: it normalizes by itself, and then calls its dropout and its activation."""
+
+    def __init__(self, width: int, act: nn.Module, drop: nn.Module | None = None) -> None:
+        super().__init__(width)
+        self.drop = nn.Identity() if drop is None else drop
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.ndim == 4
+        x = nn.functional.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
+        )
+        return self.act(self.drop(x))
+
+
+class ActDrop(NormAct):
+    """The same in an order that its submodules do not show."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.act(nn.BatchNorm2d.forward(self, x)))
+
+
+class Scaled(NormAct):
+    """With a parameter that does nothing at the start."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, nn.ReLU())
+        self.offset = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.offset
+
+
+class SyncNormAct(nn.SyncBatchNorm):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.act = nn.Hardswish()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(super().forward(x))
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(inplace=True), nn.SiLU(), nn.PReLU(4), nn.Sigmoid()])
+def test_a_batchnorm_that_has_its_activation_becomes_that(act: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), NormAct(4, act), nn.Conv2d(4, 2, 1, bias=False)).eval()
+    plain = trimtab.without_batchnorm(model)
+    assert biases(plain) == {"0": True, "2": False}
+    x = torch.randn(2, 3, 5, 5)
+    assert torch.equal(plain(x), model[2](act(model[0](x))))
+    assert set(dict(plain.named_parameters())) == {*dict(model.named_parameters()), "0.bias"} - {"1.weight", "1.bias"}
+    assert [m.training for m in plain.modules()] == [m.training for m in model.modules()]
+    assert getattr(model[1].act, "inplace", None) == getattr(act, "inplace", None)
+
+
+def test_its_dropout_and_its_activation_come_in_their_order() -> None:
+    norm = NormAct(4, nn.Sigmoid(), nn.Dropout(0.5))
+    norm.drop.eval()
+    rest = trimtab.without_batchnorm(norm)
+    assert [name for name, _ in rest.named_children()] == ["drop", "act"]
+    assert [m.training for m in rest.modules()] == [True, False, True]
+    assert torch.equal(
+        trimtab.without_batchnorm(nn.Sequential(norm, norm))(torch.zeros(1, 4, 1, 1)),
+        torch.full((1, 4, 1, 1), 0.5).sigmoid(),
+    )
+    assert isinstance(trimtab.without_batchnorm(NormAct(4, nn.Identity())), nn.Identity)
+    assert isinstance(trimtab.without_batchnorm(SyncNormAct(4)).act, nn.Hardswish)
+
+
+def test_an_activation_in_place_does_not_change_what_others_read() -> None:
+    class Shortcut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = NormAct(4, nn.ReLU(inplace=True))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.norm(x)
+
+    x = torch.randn(2, 4, 3, 3)
+    assert torch.equal(trimtab.without_batchnorm(Shortcut())(x.clone()), x + x.relu())
+
+
+@pytest.mark.parametrize("norm", [ActDrop(4, nn.Sigmoid(), nn.Dropout(0.5)), Scaled(4)])
+def test_what_is_not_normalization_and_submodules_in_their_order_is_refused(norm: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), norm)
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match=rf"1 is a {type(norm).__name__}, which is more than BatchNorm"):
+        trimtab.without_batchnorm(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_batchnorm_with_its_activation_and_without_running_averages() -> None:
+    class Sparse(nn.BatchNorm1d):
+        def __init__(self) -> None:
+            super().__init__(4, affine=False, track_running_stats=False)
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(super().forward(x))
+
+    assert isinstance(trimtab.without_batchnorm(Sparse()).act, nn.ReLU)
+
+
+@pytest.mark.parametrize("how", [{"device": "meta"}, {"dtype": torch.bfloat16}])
+def test_a_batchnorm_with_its_activation_on_another_device_or_of_another_type(how: dict) -> None:
+    assert isinstance(trimtab.without_batchnorm(NormAct(4, nn.ReLU()).to(**how)).act, nn.ReLU)
+
+
 def test_lazy_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="run a batch through it first"):
         trimtab.without_batchnorm(nn.Sequential(nn.LazyConv2d(3, 3, bias=False), nn.LazyBatchNorm2d()))

@@ -200,7 +200,7 @@ def test_odd_models(name: str) -> None:
         assert (layer.low, layer.high) == (-3.0, 3.0) and 0 < sum(layer.counts) <= layer.values
 
 
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 def test_nothing_changes(statistics: str) -> None:
     model = batchnorm()
     optimizer, bnp = adam_and_bnp(model)

@@ -169,7 +169,7 @@ def test_a_gradient_of_zero_has_no_angle() -> None:
     assert result.layers[1].distance == 0 and result.layers[1].cosine == 1  # its bias has a gradient
 
 
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 def test_nothing_changes(statistics: str) -> None:
     model = batchnorm()
     optimizer, bnp = adam_and_bnp(model)

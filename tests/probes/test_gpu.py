@@ -94,7 +94,7 @@ def test_numbers_are_those_of_the_cpu() -> None:
         model[4] = nn.Identity()  # masks differ
         x, y = data(device)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        told = {"statistics": "train"}
+        told = {"statistics": "batch"}
         landscape = Landscape(optimizer=optimizer, **told)(model, loss_fn, (x.double(), y))
         spectrum = Spectrum(optimizer=optimizer, tolerance=1e-6, **told)(model, loss_fn, (x.double(), y))
         shift = CovariateShift(optimizer=optimizer)(model, loss_fn, (x.double(), y))

@@ -213,7 +213,7 @@ def test_sparse_gradients() -> None:
     assert probe(model, loss_fn, Words.batch) == probe(dense, loss_fn, Words.batch)
 
 
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 def test_nothing_changes(statistics: str) -> None:
     model = batchnorm()
     optimizer, bnp = adam_and_bnp(model)

@@ -22,6 +22,7 @@ from trimtab.probes import (
     Probe,
     RandomLandscape,
     Spectrum,
+    fisher_lambda_max,
 )
 
 # What each needs so that nothing is missing.
@@ -36,7 +37,7 @@ PROBES: dict[type[Any], dict[str, Any]] = {
 }
 WHOLE = ("3", 1.5, True, math.nan, -1, [], 1j)
 NUMBER = ("0.1", True, math.nan, math.inf, -1.0, [], 1j)
-WORD = (None, "foo", "", 3, [], True, ("train",))
+WORD = (None, "foo", "", 3, [], True, ("batch",))
 FUNCTION = ("forward", 3, lambda x: x, lambda a, b, c: a)
 OBJECT = ("sgd", 3, nn.Linear(1, 1), torch.optim.SGD, trimtab.BNP)
 BAD: dict[str, tuple[Any, ...]] = {
@@ -75,8 +76,27 @@ def test_what_has_no_meaning_is_refused_at_once(probe: type[Probe[Any]], option:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("former", "word"), [("train", "batch"), ("eval", "running")])
+def test_former_words_for_statistics_are_understood(former: str, word: str) -> None:
+    model, data = nn.Linear(3, 2), torch.ones(4, 3)
+    sentence = f"statistics={former!r} is now statistics={word!r}"
+    with pytest.warns(DeprecationWarning, match=sentence) as warned:
+        probe = Landscape(step_size=0.1, statistics=former)
+    assert probe.statistics == word and warned[0].filename == __file__
+    assert probe(model, lambda m, b: m(b).square().mean(), data).problem is None
+    with pytest.warns(DeprecationWarning, match=sentence):
+        assert fisher_lambda_max(model, data, statistics=former) == fisher_lambda_max(model, data, statistics=word)
+
+
+def test_predict_understands_the_former_word_for_statistics() -> None:
+    with pytest.warns(DeprecationWarning, match="statistics='train' is now statistics='batch'"):
+        assert trimtab.predict(nn.Linear(3, 2), (3,), statistics="train").statistics == "batch"
+
+
 def test_the_choices_are_named() -> None:
-    with pytest.raises(ValueError, match=re.escape("statistics must be one of 'train', 'frozen', 'eval', not 'foo'.")):
+    with pytest.raises(
+        ValueError, match=re.escape("statistics must be one of 'batch', 'frozen', 'running', not 'foo'.")
+    ):
         Landscape(step_size=0.1, statistics="foo")
     with pytest.raises(ValueError, match=re.escape("link must be one of 'relu', 'linear', 'sigmoid', not 'gelu'.")):
         BatchNoise(link="gelu")

@@ -56,18 +56,18 @@ class Sum(nn.Module):
 
 def test_train_mode_passes_through_the_statistics_and_frozen_does_not(x: Tensor) -> None:
     model = small(nn.BatchNorm1d(5))
-    train = fisher_lambda_max(model, x, statistics="train")
+    train = fisher_lambda_max(model, x, statistics="batch")
     frozen = fisher_lambda_max(model, x)
     plain = small(nn.BatchNorm1d(5, track_running_stats=False))  # functional_call cannot move running statistics
     assert train == pytest.approx(largest(dense_fisher(plain, x)))
     stopped = small(StopGradientBatchNorm(5))
     stopped.load_state_dict(model.state_dict())
-    assert frozen == pytest.approx(fisher_lambda_max(stopped, x, statistics="train"))
+    assert frozen == pytest.approx(fisher_lambda_max(stopped, x, statistics="batch"))
     assert frozen > 1.2 * train
     with torch.no_grad():
         model[1].running_mean.copy_(model[0](x).mean(0))
         model[1].running_var.copy_(model[0](x).var(0, correction=0))
-    assert fisher_lambda_max(model, x, statistics="eval") == pytest.approx(frozen)
+    assert fisher_lambda_max(model, x, statistics="running") == pytest.approx(frozen)
     assert frozen == pytest.approx(largest(dense_fisher(model.eval(), x)))
 
 
@@ -99,7 +99,7 @@ def test_convolutions_with_batchnorm() -> None:
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 3))
     net, x = net.double(), torch.randn(6, 2, 4, 4, dtype=torch.double)
     plain = nn.Sequential(net[0], nn.BatchNorm2d(4, track_running_stats=False).double(), *net[2:])
-    assert fisher_lambda_max(net, x, statistics="train") == pytest.approx(largest(dense_fisher(plain, x)))
+    assert fisher_lambda_max(net, x, statistics="batch") == pytest.approx(largest(dense_fisher(plain, x)))
 
 
 @settings(max_examples=20, deadline=None)
@@ -149,7 +149,7 @@ def test_nothing_of_the_model_changes(x: Tensor) -> None:
     modes = [module.training for module in model.modules()]
     told = bnp.state_dict()
     state = torch.get_rng_state()
-    for statistics in ("frozen", "train", "eval"):
+    for statistics in ("frozen", "batch", "running"):
         fisher_lambda_max(model, x, statistics=statistics)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -208,16 +208,16 @@ def test_agrees_with_curvlinops(images: tuple[nn.Module, tuple[Tensor, Tensor]])
     for matrix, name in kinds.items():
         operator = getattr(theirs, name)(model, nn.CrossEntropyLoss(), list(model.parameters()), [batch])
         right = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
-        found = Spectrum(matrix=matrix, statistics="eval", top=3, tolerance=1e-4, **told)(model, pair_loss, batch)
+        found = Spectrum(matrix=matrix, statistics="running", top=3, tolerance=1e-4, **told)(model, pair_loss, batch)
         assert found.largest == pytest.approx(sorted(right, reverse=True), rel=1e-3)
-    fisher = Spectrum(matrix="fisher", statistics="eval", top=3, tolerance=1e-4, **told)(model, pair_loss, batch)
+    fisher = Spectrum(matrix="fisher", statistics="running", top=3, tolerance=1e-4, **told)(model, pair_loss, batch)
     assert fisher.largest == pytest.approx(found.largest, rel=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
 def test_agrees_with_pyhessian(images: tuple[nn.Module, tuple[Tensor, Tensor]]) -> None:
     theirs, (model, batch) = other_library("pyhessian"), images
-    found = Spectrum(statistics="eval", tolerance=1e-4)(model, pair_loss, batch)
+    found = Spectrum(statistics="running", tolerance=1e-4)(model, pair_loss, batch)
     right, _ = theirs.hessian(model, nn.CrossEntropyLoss(), data=batch, cuda=False).eigenvalues(tol=1e-5, maxIter=500)
     assert found.largest == pytest.approx(right, rel=1e-3)
     model.zero_grad(set_to_none=True)

@@ -42,7 +42,11 @@ class Written(nn.Module):
 def twin(model: nn.Sequential, statistics: str, batch: Batch) -> nn.Module:
     """A model with the same function and derivatives for torch.func, which cannot move running statistics."""
     norm, z = model[1], model[0](batch["x"])
-    given = {"train": (), "frozen": (z.mean(0), z.var(0, correction=0)), "eval": (norm.running_mean, norm.running_var)}
+    given = {
+        "batch": (),
+        "frozen": (z.mean(0), z.var(0, correction=0)),
+        "running": (norm.running_mean, norm.running_var),
+    }
     return nn.Sequential(model[0], Written(norm, *given[statistics]), *model[2:])
 
 
@@ -53,7 +57,7 @@ def moved(model: nn.Sequential, batch: Batch) -> nn.Sequential:
     return model
 
 
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 @pytest.mark.parametrize("matrix", ["hessian", "ggn"])
 def test_equals_the_dense_matrix(matrix: str, statistics: str, batch: Batch) -> None:
     model = moved(net(nn.BatchNorm1d(5)), batch)
@@ -80,7 +84,7 @@ def test_equals_the_dense_matrix(matrix: str, statistics: str, batch: Batch) -> 
 
 def test_the_three_statistics_differ(batch: Batch) -> None:
     model = moved(net(nn.BatchNorm1d(5)), batch)
-    values = [Spectrum(statistics=s)(model, loss_fn, batch).largest[0] for s in ("train", "frozen", "eval")]
+    values = [Spectrum(statistics=s)(model, loss_fn, batch).largest[0] for s in ("batch", "frozen", "running")]
     assert len({round(value, 3) for value in values}) == 3
 
 
@@ -143,7 +147,7 @@ def test_a_criterion_that_is_not_convex(batch: Batch) -> None:
 @pytest.mark.parametrize("matrix", ["hessian", "ggn"])
 def test_blocks_of_layers(matrix: str, batch: Batch) -> None:
     model = net(nn.BatchNorm1d(5))
-    plain = twin(model, "train", batch)
+    plain = twin(model, "batch", batch)
     dense = dense_hessian(plain, batch) if matrix == "hessian" else dense_ggn(plain, batch)
     blocks = {"0": slice(0, 20), "1": slice(20, 30), "3": slice(30, 42)}
     told = {"matrix": matrix, "forward": forward, "criterion": criterion, "per_layer": True, "tolerance": 1e-8}
@@ -157,7 +161,7 @@ def test_blocks_of_layers(matrix: str, batch: Batch) -> None:
 def test_trace_and_density(batch: Batch) -> None:
     """Within four standard errors of what random signs give: zᵀMz has the variance 2 Σ M², off the diagonal."""
     model = net(nn.BatchNorm1d(5))
-    dense = dense_hessian(twin(model, "train", batch), batch)
+    dense = dense_hessian(twin(model, "batch", batch), batch)
     exact = np.linalg.eigvalsh(dense)
     error, error_square = (
         np.sqrt(2 * ((m - np.diag(np.diag(m))) ** 2).sum() / 40) / 42 for m in (dense, dense @ dense)

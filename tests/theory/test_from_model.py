@@ -47,7 +47,7 @@ def exact_variances(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("gamma", [None, 1.5])
-@pytest.mark.parametrize("statistics", ["frozen", "train"])
+@pytest.mark.parametrize("statistics", ["frozen", "batch"])
 def test_a_drawn_network_reads_as_its_description(name: str, gamma: float | None, statistics: str) -> None:
     layers, shape = LISTS[name]
     torch.manual_seed(0)
@@ -239,7 +239,7 @@ class Branching(nn.Module):
         (nn.Linear(4, 2), {}, "input_shape"),
         (nn.ReLU(), {}, "Nothing can be predicted"),
         (nn.Linear(3, 2), {"momentum": 1.0}, "momentum"),
-        (nn.Linear(3, 2), {"statistics": "eval"}, "statistics"),
+        (nn.Linear(3, 2), {"statistics": "running"}, "statistics"),
         (nn.Linear(3, 2), {"samples": 0}, "samples"),
         (nn.Linear(3, 2), {"inputs": torch.randn(5, 4)}, "inputs"),
         (nn.Linear(3, 2), {"inputs": torch.randn(1, 3)}, "inputs"),

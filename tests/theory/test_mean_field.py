@@ -174,8 +174,8 @@ def test_residual_without_normalization_and_after_the_sum() -> None:
 
 def test_in_train_mode_the_layers_below_the_last_batchnorm_add_next_to_nothing() -> None:
     layers = [Dense(200, 600), Dense(600, 600), Dense(600, 10)]
-    found = measured(layers, (200,), statistics="train")
-    result = predicted(layers, statistics="train")
+    found = measured(layers, (200,), statistics="batch")
+    result = predicted(layers, statistics="batch")
     assert result.lambda_max == pytest.approx(found, rel=0.06)
     assert result.lambda_max < 0.6 * predicted(layers).lambda_max
     assert [order.term for order in result.layers[:-1]] == pytest.approx([0, 0], abs=1e-9)

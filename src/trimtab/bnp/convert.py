@@ -1,22 +1,25 @@
 """Taking BatchNorm out of a model, so that BNP can do its work instead."""
 
 import copy
+import math
 import operator
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.nn.modules import dropout, pooling
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 
 # What turns a constant added to a channel into a constant added to a channel, so that a bias before it is taken up
 # by a BatchNorm after it.
 _PASSING_MODULES = (
-    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Upsample, dropout._DropoutNd),
-    *(pooling._AvgPoolNd, pooling._AdaptiveAvgPoolNd, pooling._MaxPoolNd),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Upsample, *_torch.DROPOUTS),
+    *(*_torch.AVERAGE_POOLS, *_torch.MAX_POOLS),
 )
 _PASSING_FUNCTIONS = {
     *(operator.add, operator.iadd, operator.sub, operator.getitem, torch.add, torch.sub, torch.cat, torch.concat),
@@ -30,16 +33,18 @@ _PASSING_METHODS = {
     *("chunk", "split", "mean", "contiguous", "clone", "float", "double", "half", "bfloat16", "to", "type"),
 }
 
-_PLAIN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
+_PLAIN_FORWARDS = {nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward}
+_OF_BATCHNORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def without_batchnorm(model: nn.Module) -> nn.Module:
     """A copy of the model without BatchNorm, with biases where BatchNorm had replaced them.
 
-    Each BatchNorm layer becomes an `nn.Identity`, so that names and calls stay as they were. A layer whose
-    output a BatchNorm centred needs no bias and often has none; it gets one here, of zeros, since without a
-    bias BNP can scale but not centre. All other parameters keep their values. What the BatchNorm layers had
-    learned is left out, not folded into the weights: this is for training from the start.
+    Each BatchNorm layer becomes an `nn.Identity`, so that names and calls stay as they were. A BatchNorm layer that has
+    its activation or dropout within it, as `BatchNormAct2d` of timm, becomes these. A layer whose output a BatchNorm
+    centred needs no bias and often has none; it gets one here, of zeros, since without a bias BNP can scale but not
+    centre. All other parameters keep their values. What the BatchNorm layers had learned is left out, not folded into
+    the weights: this is for training from the start.
 
     Where BatchNorm stood is read off the model's graph, if torch.fx can trace it; a BatchNorm that is not in the
     graph is taken to follow the nearest layer of its width that was defined before it.
@@ -56,7 +61,7 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
     if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         raise ValueError("The model has lazy layers without a shape yet; run a batch through it first.")
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and type(module).forward not in _PLAIN_FORWARDS:
+        if _is_batchnorm(module) and not _is_known(module):
             raise ValueError(
                 f"{name or 'The model'} is a {type(module).__name__}, which is more than BatchNorm; replace it by hand."
             )
@@ -64,31 +69,84 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for name in names:
         _add_bias(model.get_submodule(name))
-    return _with_identities(model)
+    return _without(model)
 
 
 def _add_bias(layer: nn.Module) -> None:
-    weight, kind = layer._parameters["weight"], layer_type(layer)
+    weight, kind = _torch.own_parameter(layer, "weight"), layer_type(layer)
     assert weight is not None and kind is not None
     groups, outputs = kind.units(layer, weight.detach().contiguous()).shape[:2]
     layer.bias = nn.Parameter(weight.detach().new_zeros(groups * outputs), requires_grad=weight.requires_grad)
 
 
-def _with_identities(module: nn.Module) -> nn.Module:
-    """The module with each BatchNorm in it replaced."""
-    if isinstance(module, _BatchNorm):
-        return nn.Identity().train(module.training)
-    for name, child in module._modules.items():
-        if child is not None:
-            module._modules[name] = _with_identities(child)
-    return module
+def _is_batchnorm(module: nn.Module) -> bool:
+    return isinstance(module, _torch.BATCH_NORMS)
+
+
+def _without(model: nn.Module) -> nn.Module:
+    """The model with each BatchNorm in it replaced by what it does beside normalizing."""
+    if _is_batchnorm(model):
+        return _rest_of(model)
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if _is_batchnorm(module):
+            model.set_submodule(name, _rest_of(module))
+    return model
+
+
+def _rest_of(batchnorm: nn.Module) -> nn.Module:
+    """What is left of a BatchNorm that does not normalize: its submodules under their names, or nothing."""
+    children = OrderedDict(batchnorm.named_children())
+    if all(isinstance(child, nn.Identity) for child in children.values()):
+        return nn.Identity().train(batchnorm.training)
+    for module in batchnorm.modules():
+        if getattr(module, "inplace", False) is True:  # the input, unlike a normalized copy, may have other readers
+            module.inplace = False  # type: ignore[assignment]
+    rest = nn.Sequential(children)
+    rest.training = batchnorm.training  # of itself alone: its submodules have modes of their own
+    return rest
+
+
+def _is_known(batchnorm: nn.Module) -> bool:
+    """Whether a BatchNorm only normalizes, and then calls its submodules in the order of their registration.
+
+    A forward that is not torch's, as that of `BatchNormAct2d` of timm, is compared with this on random inputs.
+    """
+    if type(batchnorm).forward in _PLAIN_FORWARDS:
+        return True
+    own = [*batchnorm.named_parameters(recurse=False), *batchnorm.named_buffers(recurse=False)]
+    if not {name for name, _ in own} <= _OF_BATCHNORM:
+        return False
+    layer: Any = copy.deepcopy(batchnorm)
+    layer = layer.to_empty(device="cpu") if any(tensor.is_meta for _, tensor in own) else layer.cpu()
+    layer.float().reset_parameters()
+    rest = _rest_of(copy.deepcopy(layer))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        # Evaluation first: training moves the running averages.
+        return all(_agree(layer.train(mode), rest.train(mode)) for mode in (False, True))
+
+
+def _agree(layer: Any, rest: nn.Module) -> bool:
+    """Whether a BatchNorm layer as at the start gives the same as plain normalization followed by another module."""
+    for space in ((4, 4), (), (4,), (4, 4, 4)):
+        x = torch.randn(4, layer.num_features, *space)
+        normalized = x / math.sqrt(1 + layer.eps)
+        if layer.training or layer.running_mean is None:
+            normalized = F.batch_norm(x, None, None, training=True, eps=layer.eps)
+        results = []
+        for module, value in ((layer, x), (rest, normalized)):
+            torch.default_generator.manual_seed(0)  # for dropout; torch.manual_seed would seed GPUs too
+            with suppress(Exception):  # whatever the layer's own code raises for inputs of other dimensions
+                results.append(module(value))
+        if len(results) == 2:
+            return results[0].shape == x.shape and torch.allclose(results[0], results[1], atol=1e-5)
+    return False
 
 
 def _lacks_bias(module: nn.Module) -> bool:
     """Whether it is a layer that could have a bias, of its own weight's kind, and has none."""
-    parameters = module._parameters
-    could = layer_type(module) is not None and parameters.get("weight") is not None and "bias" in parameters
-    return could and parameters["bias"] is None
+    if layer_type(module) is None or _torch.own_parameter(module, "weight") is None:
+        return False
+    return "bias" not in vars(module) and getattr(module, "bias", module) is None
 
 
 def _layers_before_batchnorm(model: nn.Module) -> set[str]:
@@ -102,7 +160,7 @@ def _layers_before_batchnorm(model: nn.Module) -> set[str]:
     except Exception:  # whatever a model's own code raises when it is run on proxies
         graph = fx.Graph()
     for node in graph.nodes:
-        if node.op == "call_module" and isinstance(modules[node.target], _BatchNorm):
+        if node.op == "call_module" and _is_batchnorm(modules[node.target]):
             traced.add(node.target)
             found.update(_sources(node, modules))
     return found | set(_layers_defined_before_batchnorm(model, passed=traced, taken=found))
@@ -113,9 +171,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Layers of registered types are leaves wherever they were defined."""
-        if layer_type(m) is not None or isinstance(m, _BatchNorm):
+        if layer_type(m) is not None or _is_batchnorm(m):
             return True
-        contains = any(isinstance(child, _BatchNorm) for child in m.modules())
+        contains = any(_is_batchnorm(child) for child in m.modules())
         return not contains and super().is_leaf_module(m, module_qualified_name)
 
 
@@ -145,7 +203,7 @@ def _layers_defined_before_batchnorm(model: nn.Module, passed: set[str], taken: 
     for name, module in model.named_modules():
         if _lacks_bias(module) and name not in taken:
             free.append((name, module))
-        elif isinstance(module, _BatchNorm) and name not in passed:
+        elif _is_batchnorm(module) and name not in passed:
             fitting = [(n, layer) for n, layer in free if _width(layer) == module.num_features]
             if fitting:
                 free.remove(fitting[-1])

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from trimtab.cli.common import Commands
 
 
-Statistics = Literal["frozen", "train"]
-STATISTICS: tuple[Statistics, ...] = ("frozen", "train")
+Statistics = Literal["frozen", "batch"]
+STATISTICS: tuple[Statistics, ...] = ("frozen", "batch")
 OUTPUTS = ("one", "all")
-NAMES: dict[Statistics, str] = {"frozen": "frozen statistics", "train": "train mode"}
+NAMES: dict[Statistics, str] = {"frozen": "frozen statistics", "batch": "train mode"}
 NAME, NUMBERS = 32, 10 + 11 + 8  # columns of the table of what was measured
 LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into single precision, in which is measured
 
@@ -29,7 +29,7 @@ class Measured:
     """A measured eigenvalue and what is predicted for it.
 
     Attributes:
-        statistics: `frozen` or `train`.
+        statistics: `frozen` or `batch`.
         outputs: `one`, as mean field has it, or `all`.
         measured: The eigenvalue.
         predicted: Mean field's.
@@ -77,7 +77,11 @@ def add(commands: "Commands") -> None:
         "--momentum", type=float, metavar="X", default=0.0, help="of the optimizer (default: %(default)s)"
     )
     parser.add_argument(
-        "--statistics", choices=STATISTICS, default="frozen", help="of BatchNorm (default: %(default)s)"
+        "--statistics",
+        type=_statistics,
+        choices=STATISTICS,
+        default="frozen",
+        help="of BatchNorm (default: %(default)s)",
     )
     parser.add_argument(
         "--data", metavar="NAME", help="measure the inputs' moments on this data set (default: white noise is assumed)"
@@ -215,6 +219,14 @@ def _number(text: str) -> float:
     if not abs(number) <= LARGEST:
         raise argparse.ArgumentTypeError(f"must be a number of at most {LARGEST:,.0f} in size, not {text!r}")
     return number
+
+
+def _statistics(text: str) -> str:
+    """The word, for argparse; `train` is the former word for `batch`."""
+    if text != "train":
+        return text
+    print("trimtab: --statistics train is now --statistics batch; the former word will go.", file=sys.stderr)
+    return "batch"
 
 
 def _seed(text: str) -> int:

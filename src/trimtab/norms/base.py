@@ -99,18 +99,18 @@ class RunningNorm(nn.Module):
         """The input normalized, scaled by γ and shifted by β, in the input's own type."""
         self._check(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        y = self._by_batch(wide) if self.training else self._by_running(wide)
+        y = self.normalize_by_batch(wide) if self.training else self.normalize_by_running(wide)
         if self.weight is not None:
             y = y * per_channel(self.weight, x)
         return (y + per_channel(self.bias, x)).to(x.dtype)
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
         """The normalized input in training, which moves the running averages; BatchNorm's, unless overridden."""
         mean, variance = batch_moments(x)
         self._track_moments(x, mean, variance)
         return self._standardize(x, mean, variance)
 
-    def _by_running(self, x: Tensor) -> Tensor:
+    def normalize_by_running(self, x: Tensor) -> Tensor:
         """The normalized input in evaluation; BatchNorm's, unless overridden."""
         return self._standardize(x, self.running_mean, self.running_var)
 

@@ -4,14 +4,20 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import _WeightNorm
 
+from trimtab import _torch
 from trimtab.norms.base import RunningNorm
 from trimtab.norms.checks import check_numbers
 
-_NORMALIZATIONS = (RunningNorm, _NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORMALIZATIONS: tuple[type[nn.Module], ...] = (
+    RunningNorm,
+    *_torch.BATCH_NORMS,
+    *_torch.INSTANCE_NORMS,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
 
 
 def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
@@ -34,10 +40,10 @@ def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
 
 
 def _gammas(module: nn.Module) -> Iterator[Tensor]:
-    gamma = module._parameters.get("weight")
+    gamma = _torch.own_parameter(module, "weight")
     if isinstance(module, _NORMALIZATIONS) and gamma is not None:
         yield gamma
     if parametrize.is_parametrized(module, "weight"):
         chain = module.get_submodule("parametrizations.weight")
-        if any(isinstance(step, _WeightNorm) for step in chain.children()):
+        if any(isinstance(step, _torch.weight_norm_type()) for step in chain.children()):
             yield chain.get_parameter("original0")

@@ -31,7 +31,8 @@ class GhostBatchNorm(RunningNorm):
         check_whole(ghost_size=ghost_size)
         self.ghost_size = ghost_size
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """Each part of the batch by its own statistics."""
         self._track_batch(x)
         parts = [self._by_ghosts(part, size) for part, size in _ghosts(x, self.ghost_size)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -105,7 +106,8 @@ class FourThingsBatchNorm(GhostBatchNorm):
         x, dims = x.detach(), dims_but_channel(x)
         self._track(running_mean=x.mean(dims), running_square=x.square().mean(dims))
 
-    def _by_running(self, x: Tensor) -> Tensor:
+    def normalize_by_running(self, x: Tensor) -> Tensor:
+        """Each sample by its own statistics mixed with the running averages."""
         groups, positions = self.num_features // self.group_size, x.shape[2:].numel()
         blocks = x.reshape(-1, groups, self.group_size, positions)
         example_mean = blocks.mean((2, 3), keepdim=True)

@@ -37,9 +37,12 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tens
 def _channels_last(input: Tensor) -> bool:
     if input.ndim != 4:
         return False
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(input):
-        return False  # within vmap nobody may ask
-    return input.is_contiguous(memory_format=torch.channels_last)
+    if torch.compiler.is_compiling():
+        return input.is_contiguous(memory_format=torch.channels_last)
+    try:
+        return input.is_contiguous(memory_format=torch.channels_last)
+    except RuntimeError:  # within vmap the order in memory is not known
+        return False
 
 
 class _GradientChannelsLast(torch.autograd.Function):

@@ -74,7 +74,8 @@ class StopGradientBatchNorm(RunningNorm):
     Its output is BatchNorm's; its gradient takes μ_B and σ_B for constants.
     """
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """By the statistics of the batch, which are constants in the gradient."""
         mean, variance = batch_moments(x.detach())
         self._track_moments(x, mean, variance)
         return self._standardize(x, mean, variance)

@@ -18,12 +18,14 @@ class MeanOnlyBatchNorm(RunningNorm):
 
     running: ClassVar[dict[str, float]] = {"running_mean": 0.0}
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """The input less the batch's mean."""
         mean = x.mean(dims_but_channel(x))
         self._track(running_mean=mean)
         return x - per_channel(mean, x)
 
-    def _by_running(self, x: Tensor) -> Tensor:
+    def normalize_by_running(self, x: Tensor) -> Tensor:
+        """The input less the running mean."""
         return x - per_channel(self.running_mean, x)
 
 
@@ -35,12 +37,14 @@ class VarianceOnlyBatchNorm(RunningNorm):
 
     running: ClassVar[dict[str, float]] = {"running_var": 1.0}
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """The input divided by the batch's standard deviation."""
         _, variance = batch_moments(x)
         self._track(running_var=unbiased(variance, x))
         return self._divided(x, variance)
 
-    def _by_running(self, x: Tensor) -> Tensor:
+    def normalize_by_running(self, x: Tensor) -> Tensor:
+        """The input divided by the running standard deviation."""
         return self._divided(x, self.running_var)
 
     def _divided(self, x: Tensor, variance: Tensor) -> Tensor:
@@ -70,12 +74,14 @@ class LpNorm(RunningNorm):
             raise ValueError(f"p must be 1 or larger, not {p}: below that there is no norm.")
         self.p = float(p)
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """The input less the batch's mean, divided by the average norm."""
         mean, norm = x.mean(dims_but_channel(x)), self._average_norm(x)
         self._track(running_mean=mean, running_norm=norm)
         return self._shifted_and_divided(x, mean, norm)
 
-    def _by_running(self, x: Tensor) -> Tensor:
+    def normalize_by_running(self, x: Tensor) -> Tensor:
+        """The input less the running mean, divided by the running average norm."""
         return self._shifted_and_divided(x, self.running_mean, self.running_norm)
 
     def _average_norm(self, x: Tensor) -> Tensor:

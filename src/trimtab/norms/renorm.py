@@ -59,7 +59,8 @@ class BatchRenorm(RunningNorm):
         r_share, d_share = ((beyond / max(end - self.warmup, 1)).clamp(0, 1) for end in (self.r_steps, self.d_steps))
         return 1 + (self.r_max - 1) * r_share, self.d_max * d_share
 
-    def _by_batch(self, x: Tensor) -> Tensor:
+    def normalize_by_batch(self, x: Tensor) -> Tensor:
+        """By the statistics of the batch, corrected towards the running averages."""
         mean, variance = batch_moments(x)
         r, d = self._correction(mean.detach(), variance.detach())
         self._track_moments(x, mean, variance)

@@ -5,22 +5,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.norms import RunningNorm
+from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.choose import chosen
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
-from trimtab.probes.still import Statistics
 from trimtab.probes.surface import Surface
 
-# BatchNorm and InstanceNorm have _NormBase in common.
-_CHANNELS_FIRST = (nn.modules.batchnorm._NormBase, nn.GroupNorm, RunningNorm)
+_CHANNELS_FIRST = (*_torch.BATCH_NORMS, *_torch.INSTANCE_NORMS, nn.GroupNorm, RunningNorm)
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 
 
@@ -95,7 +95,7 @@ class Activations(Probe[ActivationsResult]):
         bins: How many bins the histograms have.
         limits: Where all histograms begin and end; None: each at its smallest and its largest value, outliers left out
             (those that are farther from the middle 99 % of the values than these are wide).
-        statistics: How layers that normalize by the batch are taken, see `Still`.
+        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.
@@ -110,7 +110,7 @@ class Activations(Probe[ActivationsResult]):
     examples: int = 1
     bins: int = 50
     limits: tuple[float, float] | None = None
-    statistics: Statistics = "train"
+    statistics: Statistics = "batch"
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -125,7 +125,7 @@ class Activations(Probe[ActivationsResult]):
                     f"limits must be None or two finite numbers, the smaller one first, not {self.limits!r}."
                 )
             object.__setattr__(self, "limits", tuple(several))
-        options.choice(self, "statistics", get_args(Statistics))
+        options.statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ActivationsResult:
         """Run the model once.

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.bnp import BNP
+from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.choose import chosen
 from trimtab.probes.directions import between, length
+from trimtab.probes.isolation import Point
 from trimtab.probes.result import LossFunction, Probe, Result, by_layer
-from trimtab.probes.still import Point, Statistics
 from trimtab.probes.surface import Surface, differentiate
 from trimtab.probes.updates import next_step
 
@@ -69,7 +70,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
         layers: Patterns of layers' names to look at; none: all. All layers are updated in any case.
         most: Look at so many layers at most, evenly over their order; None: no limit.
-        statistics: How layers that normalize by the batch are taken, see `Still`.
+        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.
@@ -83,7 +84,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
     bnp: BNP | None = None
     layers: Sequence[str] = ()
     most: int | None = None
-    statistics: Statistics = "train"
+    statistics: Statistics = "batch"
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -96,7 +97,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
             raise ValueError("bnp needs an optimizer that takes the step.")
         options.strings(self, "layers")
         options.whole(self, "most", least=1, optional=True)
-        options.choice(self, "statistics", get_args(Statistics))
+        options.statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> CovariateShiftResult:
         """Measure.
@@ -127,7 +128,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         if self.optimizer is not None:
             return self.optimizer
         assert self.step_size is not None
-        return torch.optim.SGD([p for p in surface.still.model.parameters() if p.requires_grad], lr=self.step_size)
+        return torch.optim.SGD([p for p in surface.isolated.model.parameters() if p.requires_grad], lr=self.step_size)
 
 
 def _in_forward_order(surface: Surface, layers: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -136,7 +137,7 @@ def _in_forward_order(surface: Surface, layers: dict[str, list[str]]) -> dict[st
     handles = []
     try:
         for name in layers:
-            module = surface.still.model.get_submodule(name)
+            module = surface.isolated.model.get_submodule(name)
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: called.setdefault(name)))
         surface.loss()
     finally:

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.statistics import at_least_float32
+from trimtab.probes.isolation import Point
 from trimtab.probes.result import by_layer
-from trimtab.probes.still import Point
 
 _BLOCK = 1024
 
@@ -18,7 +19,7 @@ def between(a: Point, b: Point) -> Tensor:
     pairs = [(value, b[name]) for name, value in a.items()]
     if _on_cpu(value for value, _ in pairs):
         return _together(_block_norms(x - y) for x, y in pairs)  # one by one, since a difference may stay in the cache
-    return length(torch._foreach_sub([x for x, _ in pairs], [y for _, y in pairs]))
+    return length(_torch.subtract_all([x for x, _ in pairs], [y for _, y in pairs]))
 
 
 def length(tensors: Iterable[Tensor]) -> Tensor:
@@ -26,7 +27,7 @@ def length(tensors: Iterable[Tensor]) -> Tensor:
     tensors = list(tensors)
     if _on_cpu(tensors):
         return _together(map(_block_norms, tensors))
-    return _together(torch._foreach_norm(tensors, 2, torch.float64))
+    return _together(_torch.norms(tensors))
 
 
 def _on_cpu(tensors: Iterable[Tensor]) -> bool:

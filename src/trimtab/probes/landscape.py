@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.directions import between, filter_normalized, length
+from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
-from trimtab.probes.still import Point, Statistics
 from trimtab.probes.surface import Surface, differentiate
 
 VGG_MULTIPLES = tuple(0.5 + 3.5 * i / 7 for i in range(8))
@@ -115,7 +116,7 @@ class Landscape(Probe[LandscapeResult]):
         direction: `gradient`: d = ∇L(θ). `random`: d is Gaussian with filters as long as those of the weights, so that
             at s·η = 0.1 each filter has moved by a tenth of its length; see `filter_normalized`.
         seed: What the random direction is drawn from; each measurement with the same seed draws the same numbers.
-        statistics: How layers that normalize by the batch are taken, see `Still`.
+        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.
@@ -129,7 +130,7 @@ class Landscape(Probe[LandscapeResult]):
     multiples: tuple[float, ...] = VGG_MULTIPLES
     direction: Literal["gradient", "random"] = "gradient"
     seed: int = 0
-    statistics: Statistics = "train"
+    statistics: Statistics = "batch"
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -143,7 +144,7 @@ class Landscape(Probe[LandscapeResult]):
         object.__setattr__(self, "multiples", tuple(map(float, several)))
         options.choice(self, "direction", ("gradient", "random"))
         options.seed(self)
-        options.choice(self, "statistics", get_args(Statistics))
+        options.statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> LandscapeResult:
         """Walk.
@@ -158,7 +159,7 @@ class Landscape(Probe[LandscapeResult]):
         direction: Point = gradient
         span = size
         if self.direction == "random":
-            direction = filter_normalized(surface.still.model, surface.here, self.seed)
+            direction = filter_normalized(surface.isolated.model, surface.here, self.seed)
             span = length(direction.values())
             if not bool(span):
                 raise CannotMeasure("The model has no trained weight of two dimensions to draw a direction for.")

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.norms.statistics import canonical_statistics
+
 LARGEST_SEED = 2**64 - 1
 
 
@@ -64,6 +66,15 @@ def choice(probe: object, name: str, choices: Iterable[str]) -> None:
     value = getattr(probe, name)
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
+
+
+def statistics(probe: object) -> None:
+    """Refuse all but the words for `statistics`; former ones are replaced, with a DeprecationWarning.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    object.__setattr__(probe, "statistics", canonical_statistics(vars(probe)["statistics"]))
 
 
 def flag(probe: object, *names: str) -> None:

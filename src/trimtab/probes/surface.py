@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
+from trimtab.norms.statistics import Statistics
+from trimtab.notice import warn_user
+from trimtab.probes.isolation import IsolatedModel, Point
 from trimtab.probes.result import CannotMeasure, LossFunction
-from trimtab.probes.still import Point, Statistics, Still
 
 T = TypeVar("T")
 
@@ -18,21 +21,21 @@ class Surface:
     """The loss surface of one batch, to walk about on; nothing of the model changes.
 
     Args:
-        model: See `Still`.
+        model: See `IsolatedModel`.
         loss_fn: Takes the model and the batch and returns a tensor of one number.
         batch: Whatever `loss_fn` takes.
-        statistics: See `Still`.
+        statistics: See `IsolatedModel`.
 
     Attributes:
-        still: The model, held still.
+        isolated: The model, isolated from what is computed.
         here: Where the model is: the values of its trained parameters.
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFunction, batch: Any, *, statistics: Statistics = "train"
+        self, model: nn.Module, loss_fn: LossFunction, batch: Any, *, statistics: Statistics = "batch"
     ) -> None:
-        self.still = Still(model, statistics=statistics)
-        self.here: Point = self.still.parameters
+        self.isolated = IsolatedModel(model, statistics=statistics)
+        self.here: Point = self.isolated.parameters
         self._loss_fn = loss_fn
         self._batch = batch
         self._looked = False
@@ -46,9 +49,9 @@ class Surface:
 
         def work() -> Tensor:
             with torch.no_grad():
-                return self._loss()
+                return self.loss_in_graph()
 
-        return _finite(self.still.run(work, point))
+        return _finite(self.isolated.run(work, point))
 
     def gradient(self, point: Point | None = None) -> tuple[float, dict[str, Tensor]]:
         """Loss and gradient at a point (None: here), by one forward and one backward.
@@ -61,8 +64,8 @@ class Surface:
 
     def inside(self, work: Callable[[Tensor, dict[str, Tensor]], T], point: Point | None = None) -> T:
         """Do some work with the loss, as a function in torch's graph, and the leaves that it depends on."""
-        leaves = self.still.leaves(point)
-        return self.still.run(lambda: work(self._loss(), leaves), leaves)
+        leaves = self.isolated.leaves(point)
+        return self.isolated.run(lambda: work(self.loss_in_graph(), leaves), leaves)
 
     def walk(
         self, direction: Point, distances: Iterable[float], look: Callable[[Tensor, dict[str, Tensor]], T]
@@ -82,14 +85,14 @@ class Surface:
         def work() -> list[T]:
             found = []
             for distance in distances:
-                self.still.rewind()
+                self.isolated.rewind()
                 with torch.no_grad():
-                    torch._foreach_copy_(moving, start)
-                    torch._foreach_add_(moving, way, alpha=distance)
-                found.append(look(self._loss(), leaves))
+                    _torch.copy_all_(moving, start)
+                    _torch.add_all_(moving, way, alpha=distance)
+                found.append(look(self.loss_in_graph(), leaves))
             return found
 
-        return self.still.run(work, leaves)
+        return self.isolated.run(work, leaves)
 
     def moved(self, direction: Point, distance: float) -> dict[str, Tensor]:
         """The point at some distance from here along a direction; parameters that it does not name stay."""
@@ -98,8 +101,20 @@ class Surface:
             for name, value in self.here.items()
         }
 
-    def _loss(self) -> Tensor:
-        loss = self._loss_fn(self.still.model, fresh(self._batch))
+    @property
+    def still(self) -> IsolatedModel:
+        """The former name of `isolated`."""
+        warn_user("Surface.still is now Surface.isolated; the former name will go.", DeprecationWarning)
+        return self.isolated
+
+    def loss_in_graph(self) -> Tensor:
+        """The loss with torch's graph, to be called within `isolated.run`.
+
+        Raises:
+            TypeError: If `loss_fn` does not return a tensor of one number.
+            CannotMeasure: If the model uses reentrant checkpointing.
+        """
+        loss = self._loss_fn(self.isolated.model, fresh(self._batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor of one number, not {found}.")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trimtab import _torch
 from trimtab.bnp import BNP
 from trimtab.bnp.rehearsal import bnps_of, rehearsal
 from trimtab.probes.result import CannotMeasure, out_of_memory
@@ -41,7 +42,7 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
             or needs a closure.
     """
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    named = surface.still.model.named_parameters()
+    named = surface.isolated.model.named_parameters()
     mine = {name: p for name, p in named if name in surface.here and id(p) in held}
     if not mine:
         raise CannotMeasure("The optimizer holds none of the model's trained parameters; is it another model's?")
@@ -53,7 +54,7 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
             doubles = [(each, [leaves[name] for name in mine]) for each in attached]
             doubles += [(bnp, list(leaves.values()))] if bnp is not None and bnp not in attached else []
             steps = [stack.enter_context(rehearsal(each, set(map(id, known)))) for each, known in doubles]
-            loss = surface._loss()
+            loss = surface.loss_in_graph()
             check_gradient(loss)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
@@ -65,7 +66,7 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
                 step()
         return value, gradient, stepped(optimizer, mine, {name: leaves[name].grad for name in mine})
 
-    return surface.still.run(work, leaves)
+    return surface.isolated.run(work, leaves)
 
 
 def stepped(
@@ -83,9 +84,7 @@ def stepped(
         vars(twin).update(vars(parameters[name]))
         twin.grad = gradients[name]
     kind = type(optimizer)
-    step: Callable[[Any], Any] = kind.step
-    if getattr(step, "hooked", False):  # torch's wrapper, which would call the hooks for all optimizers
-        step = step.__wrapped__  # type: ignore[attr-defined]
+    step = _torch.step_without_hooks(kind)
     if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
         raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
     try:

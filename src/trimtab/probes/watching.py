@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
+
 See = Callable[[str, nn.Module, Tensor, Tensor], Tensor | None]
 """Called with a layer's name, the layer, its input and its output; what it returns, if anything, is the output then."""
-
-# The number of the backward that is running in this thread, −1 outside one.
-_current_backward: Callable[[], int] = torch._C._current_graph_task_id
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def watched(layers: Mapping[str, nn.Module], see: See) -> Iterator[None]:
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor | None:
             x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
             if isinstance(x, Tensor) and _dense(x) and isinstance(output, Tensor) and _dense(output):
-                return see(name, module, x, output) if _current_backward() == -1 else None
+                return see(name, module, x, output) if not _torch.in_backward() else None
             return None
 
         return look

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.bnp import transform
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
@@ -17,7 +18,7 @@ from trimtab.probes.conditioning.suited import Unsuited
 
 def trained_bias(layer: nn.Module) -> bool:
     """Whether there is a bias that is trained, which takes up the centring."""
-    bias = layer._parameters.get("bias")
+    bias = _torch.own_parameter(layer, "bias")
     return bias is not None and bias.requires_grad
 
 

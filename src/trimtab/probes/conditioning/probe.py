@@ -3,13 +3,14 @@
 import math
 from dataclasses import dataclass, field
 from statistics import median, median_low
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.bnp import BNP
 from trimtab.bnp.options import NoBias, Options, Spatial
+from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature, differentiable_attention
 from trimtab.probes.conditioning.layer_inputs import Change, LayerInputs, change_of, trained_bias
@@ -17,7 +18,6 @@ from trimtab.probes.conditioning.patches import columns_of, row_count
 from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition
 from trimtab.probes.conditioning.suited import Unsuited, kind_of, measurable, some, spread_units
 from trimtab.probes.result import LossFunction, Probe, Result
-from trimtab.probes.still import Statistics
 from trimtab.probes.surface import Surface
 from trimtab.probes.watching import watched
 
@@ -107,7 +107,7 @@ class Conditioning(Probe[ConditioningResult]):
         eps2: ε₂, if there is no `bnp`.
         spatial: Statistics per channel or per kernel site, if there is no `bnp`.
         no_bias: What scales weights without bias, if there is no `bnp`.
-        statistics: How layers that normalize by the batch are taken; see `Still`.
+        statistics: How layers that normalize by the batch are taken; see `IsolatedModel`.
         seed: Of the rows that are drawn.
 
     Raises:
@@ -126,7 +126,7 @@ class Conditioning(Probe[ConditioningResult]):
     eps2: float = 1e-4
     spatial: Spatial = "channel"
     no_bias: NoBias = "second_moment"
-    statistics: Statistics = "train"
+    statistics: Statistics = "batch"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -136,13 +136,13 @@ class Conditioning(Probe[ConditioningResult]):
         options.strings(self, "only")
         options.instance(self, "bnp", BNP, "a trimtab.BNP")
         Options(eps1=self.eps1, eps2=self.eps2, spatial=self.spatial, no_bias=self.no_bias)
-        options.choice(self, "statistics", get_args(Statistics))
+        options.statistics(self)
         options.seed(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ConditioningResult:
         """Measure layer by layer, or raise CannotMeasure."""
         surface = Surface(model, loss_fn, batch, statistics=self.statistics)
-        layers, left_out = measurable(surface.still.model, self.only, self._options)
+        layers, left_out = measurable(surface.isolated.model, self.only, self._options)
         rows: dict[str, int] = {}
 
         def count(name: str, layer: nn.Module, x: Tensor, y: Tensor) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from trimtab import _torch
 from trimtab.bnp.layers import LayerType, layer_type
 from trimtab.bnp.options import Options
 from trimtab.probes.conditioning.patches import can_unfold, groups_of, outputs_of
@@ -32,9 +33,8 @@ def measurable(model: nn.Module, only: Sequence[str], options: Options) -> tuple
             raise ValueError(f"only: no layer is called {name!r}; the layers are {', '.join(map(repr, known))}.")
     owners: dict[int, set[str]] = {}
     for name, module in model.named_modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                owners.setdefault(id(parameter), set()).add(name)
+        for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(id(parameter), set()).add(name)
     suited: dict[str, nn.Module] = {}
     left_out: dict[str, str] = {}
     for name in only or known:
@@ -51,12 +51,12 @@ def _check(name: str, layer: nn.Module, owners: dict[int, set[str]], options: Op
     for each in ("weight", "bias"):
         if is_parametrized(layer, each) or each in layer.__dict__:
             raise Unsuited(f"its {each} is computed from other parameters")
-    weight = layer._parameters.get("weight")
+    weight = _torch.own_parameter(layer, "weight")
     if not can_unfold(layer):
         raise Unsuited(f"the rows of {type(layer).__name__} are not known")
     if weight is None or not weight.requires_grad:
         raise Unsuited("its weight is frozen")
-    for parameter in (weight, layer._parameters.get("bias")):
+    for parameter in (weight, _torch.own_parameter(layer, "bias")):
         if others := owners.get(id(parameter), set()) - {name}:
             raise Unsuited(f"it shares parameters with {', '.join(map(repr, sorted(others)))}")
     if not weight.numel():

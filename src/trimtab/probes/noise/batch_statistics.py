@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.norms import (
     BatchRenorm,
     GhostBatchNorm,
@@ -19,7 +20,6 @@ from trimtab.norms import (
 )
 
 _AT_ONCE = 2**20  # numbers drawn at a time, to keep memory small
-_TORCHS = nn.modules.batchnorm._BatchNorm
 
 CURVATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.sigmoid,  # softplus stands for ReLU, as in Theorem 1
@@ -97,7 +97,7 @@ def why_not(layer: nn.Module) -> str | None:
 
 def normalizes(layer: nn.Module) -> bool:
     """Whether it is a layer of the kind that can normalize by the batch."""
-    return isinstance(layer, _TORCHS | RunningNorm)
+    return isinstance(layer, (*_torch.BATCH_NORMS, RunningNorm))
 
 
 def statistic_size(layer: Any, batch_size: int) -> int:

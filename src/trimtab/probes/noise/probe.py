@@ -110,7 +110,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> BatchNoiseResult:
         """Measure the statistics on the whole batch, the gradient on its parts; or raise CannotMeasure."""
         surface = Surface(model, loss_fn, batch)
-        layers = {name: module for name, module in surface.still.model.named_modules() if normalizes(module)}
+        layers = {name: module for name, module in surface.isolated.model.named_modules() if normalizes(module)}
         left_out: dict[str, str] = {}
         seen: dict[str, list[Seen]] = {}
 

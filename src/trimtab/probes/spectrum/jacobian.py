@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from trimtab.norms.statistics import Statistics
+from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.spectrum.lanczos import lanczos_max
-from trimtab.probes.still import Statistics, Still
 
 Outputs = Literal["all", "sum"] | int
 
@@ -26,7 +27,7 @@ class Jacobian:
     Args:
         model: Any module that maps inputs to a tensor whose first dimension is that of the samples.
         inputs: The batch.
-        statistics: See `Still`; mean field assumes `frozen`.
+        statistics: See `IsolatedModel`; mean field assumes `frozen`.
         outputs: `all` of them, the one with that number, or the `sum` of all.
 
     Attributes:
@@ -44,10 +45,10 @@ class Jacobian:
         """
         if not isinstance(inputs, Tensor) or inputs.ndim < 1 or not len(inputs):
             raise ValueError("inputs must be a tensor of one sample or more.")
-        still = Still(model, statistics=statistics, dropout=False)
-        leaves = still.leaves()
+        isolated = IsolatedModel(model, statistics=statistics, dropout=False)
+        leaves = isolated.leaves()
         self._parameters = list(leaves.values())
-        values = still.run(lambda: still.model(inputs.detach().clone()), leaves)
+        values = isolated.run(lambda: isolated.model(inputs.detach().clone()), leaves)
         self._y = _chosen(values, outputs, len(inputs))
         self.samples = len(inputs)
         self.rows = self._y.numel()

@@ -1,4 +1,4 @@
-"""Products with the Hessian, the Gauss–Newton matrix and the Fisher matrix of a model held still.
+"""Products with the Hessian, the Gauss–Newton matrix and the Fisher matrix of an isolated model.
 
 They exist as long as the graph of one forward and one gradient does, from which all products come.
 """

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
+from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import LossFunction, Probe, by_layer
 from trimtab.probes.spectrum.found import SpectrumResult, learning_rates
 from trimtab.probes.spectrum.lanczos import Ritz, extremes, signs
@@ -23,7 +25,6 @@ from trimtab.probes.spectrum.operators import (
     twice_differentiable,
 )
 from trimtab.probes.spectrum.stochastic import mean_and_error, quadrature, rest_of_trace, smoothed
-from trimtab.probes.still import Statistics, Still
 from trimtab.probes.surface import Surface
 
 Matrix = Literal["hessian", "ggn", "fisher"]
@@ -58,7 +59,7 @@ class Spectrum(Probe[SpectrumResult]):
 
     Attributes:
         matrix: Which matrix.
-        statistics: See `Still`.
+        statistics: See `IsolatedModel`.
         top: How many of the largest eigenvalues.
         tolerance: How far off an eigenvalue may be, as a share of it. It is good when its residual, which bounds the
             distance to an eigenvalue, is below that, or when it is settled (see `extremes`). With parameters in half
@@ -89,7 +90,7 @@ class Spectrum(Probe[SpectrumResult]):
     result: ClassVar[type[SpectrumResult]] = SpectrumResult
 
     matrix: Matrix = "hessian"
-    statistics: Statistics = "train"
+    statistics: Statistics = "batch"
     top: int = 1
     tolerance: float = 1e-2
     lower_end: bool = False
@@ -114,8 +115,9 @@ class Spectrum(Probe[SpectrumResult]):
         Raises:
             ValueError: If an option makes no sense.
         """
-        for option, kinds in (("matrix", Matrix), ("statistics", Statistics), ("likelihood", Likelihood)):
+        for option, kinds in (("matrix", Matrix), ("likelihood", Likelihood)):
             options.choice(self, option, get_args(kinds))
+        options.statistics(self)
         options.whole(self, "top", "density_steps", "most_layers", "most_products", least=1)
         options.whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
         options.whole(self, "most_vectors", least=self.top + 4)
@@ -139,9 +141,9 @@ class Spectrum(Probe[SpectrumResult]):
             if self.matrix == "hessian":
                 surface = Surface(model, loss_fn, batch, statistics=self.statistics)
                 return surface.inside(lambda loss, leaves: self._found(Hessian(loss, leaves)))
-            still = Still(model, statistics=self.statistics)
-            leaves = still.leaves()
-            return still.run(lambda: self._found(self._gauss_newton(still.model, leaves, batch)), leaves)
+            isolated = IsolatedModel(model, statistics=self.statistics)
+            leaves = isolated.leaves()
+            return isolated.run(lambda: self._found(self._gauss_newton(isolated.model, leaves, batch)), leaves)
 
     def _gauss_newton(self, model: nn.Module, leaves: Leaves, batch: Any) -> GaussNewton:
         assert self.forward is not None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trimtab.norms.statistics import canonical_statistics
 from trimtab.theory.from_model.reading import Reading
 from trimtab.theory.from_model.tracing import channels_and_size
 from trimtab.theory.mean_field.activations import Array
@@ -92,7 +93,7 @@ def predict(
     *,
     momentum: float = 0.0,
     inputs: Tensor | None = None,
-    statistics: Literal["frozen", "train"] = "frozen",
+    statistics: Literal["batch", "frozen"] = "frozen",
     samples: int | None = None,
 ) -> Prediction:
     """The largest Fisher eigenvalue and the largest stable learning rate of a module, by mean field, without training.
@@ -105,8 +106,8 @@ def predict(
         input_shape: The shape of one input, without the dimension of samples.
         momentum: Of the optimizer, in [0, 1).
         inputs: Data, (samples, *input_shape), whose moments are measured; None: mean square 1, and no product of two.
-        statistics: `frozen`: BatchNorm's gradient does not pass through its statistics, as in the paper. `train`: it
-            does.
+        statistics: `frozen`: BatchNorm's gradient does not pass through its statistics, as in the paper. `batch`: it
+            does, as in training.
         samples: The size of the data set; None: infinite.
 
     Raises:
@@ -115,12 +116,11 @@ def predict(
     shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ValueError(f"input_shape must be a sequence of positive whole numbers, not {input_shape!r}.")
-    if statistics not in ("frozen", "train"):
-        raise ValueError(f"statistics must be 'frozen' or 'train', not {statistics!r}.")
+    word = canonical_statistics(statistics, ("batch", "frozen"))
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
     max_learning_rate(1.0, momentum)  # refuse it before anything is done
-    reading = Reading(model, shape, frozen=statistics == "frozen")
+    reading = Reading(model, shape, frozen=word == "frozen")
     layout = _layout(reading, channels_and_size(shape)[1])
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
     flow = propagate(reading.nodes, State(layout, v, c))
@@ -141,7 +141,7 @@ def predict(
         terms=terms,
         unseen=tuple(reading.unseen),
         momentum=momentum,
-        statistics=statistics,
+        statistics=word,
         samples=samples,
         q_hat0=layout.mean(v),
         q_hat0_xy=layout.mean(layout.same(c)),

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from trimtab import _torch
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, NoisyBatchNorm, VarianceOnlyBatchNorm
 from trimtab.norms.ghost import GhostBatchNorm
 from trimtab.theory.from_model.tracing import (
@@ -65,8 +66,7 @@ class Reading:
                 "that of torch.nn.utils.parametrizations."
             ) from error
         for part in copy.modules():  # a user's hooks have nothing to see here
-            for hooks in (part._forward_hooks, part._forward_pre_hooks):
-                hooks.clear()
+            _torch.clear_hooks(part)
         if isinstance(copy, LEAVES):  # a tracer looks into whatever it is given
             copy = nn.Sequential(copy)
         self._modules = dict(copy.named_modules())
@@ -120,7 +120,7 @@ class Reading:
             return self._module(node.name, nn.AdaptiveAvgPool2d(1), node, inputs[0])
         if node.target is operator.getitem:
             return self._slice(node, inputs[0])
-        if node.target in (F.pad, torch._C._nn.pad) and self._size(node) == self._size(inputs[0]):
+        if getattr(node.target, "__name__", None) == F.pad.__name__ and self._size(node) == self._size(inputs[0]):
             share = self._channels(inputs[0]) / self._channels(node)
             return self._append(Reshape(self._size(node), share), inputs[0])
         return self._unknown(node.name, getattr(node.target, "__name__", str(node.target)), node, inputs[0])

@@ -11,17 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from trimtab import _torch
 from trimtab.norms import RunningNorm
 from trimtab.theory.mean_field.activations import Activation, Array, LeakyReLU, Quadrature
 from trimtab.theory.mean_field.positions import Sites, Window
 
-BATCH = (nn.modules.batchnorm._BatchNorm, RunningNorm)
-SAMPLE = (nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+BATCH = (*_torch.BATCH_NORMS, RunningNorm)
+SAMPLE = (nn.LayerNorm, nn.GroupNorm, *_torch.INSTANCE_NORMS)
 CONV = (nn.Conv1d, nn.Conv2d)
 MAX = (nn.MaxPool1d, nn.MaxPool2d)
 MEAN = (nn.AvgPool1d, nn.AvgPool2d)
 WHOLE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-DROPOUT = (nn.modules.dropout._DropoutNd, nn.Identity)
+DROPOUT = (*_torch.DROPOUTS, nn.Identity)
 _ELEMENTWISE = (
     *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.SiLU, nn.GELU, nn.ELU, nn.CELU, nn.SELU, nn.Mish, nn.Softsign),
     *(nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink),

@@ -11,6 +11,7 @@ from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 
+from trimtab.norms.statistics import canonical_statistics
 from trimtab.theory.checks import finite, whole
 from trimtab.theory.mean_field.activations import Activation
 from trimtab.theory.mean_field.activations import activation as find_activation
@@ -112,7 +113,7 @@ def mean_field(
     activation: str | Activation | Callable[[Any], Any] = "relu",
     variant: Literal["exact", "paper"] = "exact",
     bias_terms: bool = False,
-    statistics: Literal["frozen", "train"] = "frozen",
+    statistics: Literal["batch", "frozen"] = "frozen",
     samples: int | None = None,
     q_hat0: float = 1.0,
     q_hat0_xy: float = 0.0,
@@ -131,7 +132,7 @@ def mean_field(
         variant: `exact` counts positions and divides by the variance of a unit over samples; `paper` is what is
             printed.
         bias_terms: Whether biases, β and γ are among the trained parameters; the paper leaves them out.
-        statistics: `frozen` as in the paper: the gradient does not pass through BatchNorm's statistics. `train`: it
+        statistics: `frozen` as in the paper: the gradient does not pass through BatchNorm's statistics. `batch`: it
             does, and loses its mean there; what is below a BatchNorm then adds next to nothing.
         samples: The size of the data set; None: infinite.
         q_hat0: Mean square of the inputs.
@@ -144,10 +145,11 @@ def mean_field(
         ValueError: If an argument makes no sense.
     """
     _check(norm=(norm, (None, "batch")), variant=(variant, ("exact", "paper")))
-    _check(statistics=(statistics, ("frozen", "train")), positions=(positions, ("auto", "uniform", "grid")))
+    word = canonical_statistics(statistics, ("batch", "frozen"))
+    _check(positions=(positions, ("auto", "uniform", "grid")))
     if variant == "paper" and positions == "grid":
         raise ValueError("positions must not be 'grid' with variant='paper', which takes all positions for alike.")
-    if variant == "paper" and statistics == "train":
+    if variant == "paper" and word == "batch":
         raise ValueError("statistics must be 'frozen' with variant='paper', which has no formula for another.")
     if norm is not None and gamma is None:
         raise ValueError("gamma must be one number, or one for each place of a BatchNorm, not None.")
@@ -161,7 +163,7 @@ def mean_field(
         sigma_b2=sigma_b2,
         gamma=gamma if norm else None,
         activation=phi,
-        frozen=statistics == "frozen",
+        frozen=word == "frozen",
     )
     if norm is None:
         refuse_gamma(gamma, assembly.places)

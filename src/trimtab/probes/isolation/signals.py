@@ -1,4 +1,4 @@
-"""Ctrl-C waits while a model is being changed or put back, and comes through while something is computed with it."""
+"""Ctrl-C waits while a model is being changed or restored, and interrupts what is computed with it."""
 
 import signal
 import threading
@@ -8,19 +8,20 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 
-class Shield:
-    """Within, Python's handlers of SIGINT and SIGTERM are called at the next `opened`, or at the end.
+class DeferredSignals:
+    """Within, SIGINT and SIGTERM wait for the next `delivered` block, or for the end.
 
-    Outside of the main thread, where no handler can be set and none is called, it does nothing.
+    Only handlers written in Python can wait. Outside of the main thread, where Python calls no handler, it does
+    nothing.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._waiting: list[int] = []
-        self._open = False
+        self._pending: list[int] = []
+        self._delivering = False
 
     def __enter__(self) -> Self:
-        """Put our handler in place of the others."""
+        """Replace the handlers."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 handler = signal.getsignal(number)
@@ -32,30 +33,30 @@ class Shield:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the handlers back, and call those that have waited."""
+        """Put the handlers back, and call those whose signal is pending."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if kind is None:
-            self._call_waiting()
+            self._call_pending()
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Within, signals come through."""
-        self._open = True
+    def delivered(self) -> Iterator[None]:
+        """Within, signals are delivered at once, first those that are pending."""
+        self._delivering = True
         try:
-            self._call_waiting()
+            self._call_pending()
             yield
         finally:
-            self._open = False
+            self._delivering = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._open:
-            self._open = False  # what the handler raises must find its way out in peace
+        if self._delivering:
+            self._delivering = False  # no second signal while the exception of the first unwinds
             self._handlers[number](number, frame)
         else:
-            self._waiting.append(number)
+            self._pending.append(number)
 
-    def _call_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for number in waiting:
+    def _call_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for number in pending:
             self._handlers[number](number, None)

@@ -27,7 +27,7 @@ MATRICES = [{"matrix": "hessian"}, {"matrix": "ggn"}, {"matrix": "fisher"}]
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda m: m["matrix"])
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 def test_nothing_changes(matrix: dict, statistics: str, batch: Batch) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(), nn.Linear(5, 2)).double()
     optimizer = torch.optim.Adam(model.parameters())
@@ -145,7 +145,7 @@ def test_memory_is_given_back(matrix: dict, fails: bool, batch: Batch, monkeypat
     ("told", "words"),
     [
         ({"matrix": "hesse"}, "matrix"),
-        ({"statistics": "running"}, "statistics"),
+        ({"statistics": "average"}, "statistics"),
         ({"likelihood": "poisson"}, "likelihood"),
         ({"matrix": "ggn"}, "forward"),
         ({"matrix": "fisher"}, "forward"),

@@ -1,4 +1,4 @@
-"""The state of all random generators that a model can draw from, to be put back."""
+"""The state of all random generators that a model can draw from."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 
-class Dice:
-    """The state that Python's, numpy's, torch's and a model's own generators have when this is made.
+class RandomState:
+    """A snapshot of the generators of Python, numpy and torch, and of those that a model has itself.
 
     Args:
-        model: Its modules may keep generators as attributes, also in lists and dictionaries.
-        devices: Of CUDA, whose generators count too.
+        model: Its modules may have generators as attributes, also in lists and dictionaries.
+        devices: The CUDA devices whose generators belong to the snapshot.
     """
 
     def __init__(self, model: nn.Module, devices: list[int]) -> None:
@@ -22,17 +22,17 @@ class Dice:
         self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-        self._own = [(each, _state(each)) for module in model.modules() for each in _generators(vars(module).values())]
+        self._models = [(each, _state(each)) for m in model.modules() for each in _generators(vars(m).values())]
 
-    def put_back(self) -> None:
-        """As they were."""
+    def restore(self) -> None:
+        """Give all generators the state that they had when the snapshot was taken."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
         for device, state in self._cuda:
             torch.cuda.set_rng_state(state, device)
-        for generator, state in self._own:
-            _restore(generator, state)
+        for generator, state in self._models:
+            _set_state(generator, state)
 
 
 def _generators(values: Iterable[Any]) -> Iterator[Any]:
@@ -52,7 +52,7 @@ def _state(generator: Any) -> Any:
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
 
 
-def _restore(generator: Any, state: Any) -> None:
+def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     elif isinstance(generator, random.Random):

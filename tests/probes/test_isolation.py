@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import trimtab
 from tests.probes.untouched import untouched
+from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import CannotMeasure, by_layer
-from trimtab.probes.still import Still
 from trimtab.probes.surface import Surface, differentiate
 
 
@@ -61,7 +61,7 @@ def odd() -> Odd:
         return Odd()
 
 
-@pytest.mark.parametrize("statistics", ["train", "frozen", "eval"])
+@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
 def test_nothing_changes(statistics: str, odd: Odd, batch: dict[str, Tensor]) -> None:
     optimizer = torch.optim.Adam(odd.parameters())
     bnp = trimtab.BNP(odd, skip=("spectral", "weighted", "last")).attach(optimizer)
@@ -174,11 +174,11 @@ def test_not_a_number_is_said(batch: dict[str, Tensor]) -> None:
 
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="statistics must be"):
-        Still(nn.Linear(2, 2), statistics="running")
+        IsolatedModel(nn.Linear(2, 2), statistics="average")
     with pytest.raises(ValueError, match="lazy layers without parameters yet"):
-        Still(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)))
+        IsolatedModel(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)))
     with pytest.raises(ValueError, match="no parameter that is trained"):
-        Still(nn.ReLU())
+        IsolatedModel(nn.ReLU())
 
 
 def test_wrappers_are_looked_through(batch: dict[str, Tensor]) -> None:
@@ -313,7 +313,7 @@ def test_frozen_statistics_of_a_constant_channel_and_of_a_norm_with_a_forward_of
     with torch.no_grad():
         dead[1].running_mean.copy_(dead[0].bias)
         dead[1].running_var.zero_()
-    _, expected = Surface(dead, loss_fn, batch, statistics="eval").gradient()
+    _, expected = Surface(dead, loss_fn, batch, statistics="running").gradient()
     torch.testing.assert_close(gradient["0.bias"], expected["0.bias"])
     with pytest.raises(ValueError, match="forward of its own"):
         Surface(nn.Sequential(nn.Linear(4, 3), Double(3)), loss_fn, batch, statistics="frozen").loss()

@@ -1,0 +1,39 @@
+"""What modules have beside parameters and buffers: modes, counters, lists, tensors."""
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+from torch import Tensor, nn
+
+_CONTAINERS = (dict, OrderedDict, list, set)
+
+
+class ModuleAttributes:
+    """A snapshot of the attributes of all modules of a model.
+
+    `replace_by_copies` puts copies in the place of containers and tensors, also of the containers in which a module has
+    its parameters, buffers and submodules. What is done to them until `restore` is done to the copies. The copies are
+    shallow: a list in a list, or an object of a class of the user's, is shared with the original.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._snapshots = [(vars(module), dict(vars(module))) for module in model.modules()]
+
+    def replace_by_copies(self) -> None:
+        """Put copies of containers and tensors in their place."""
+        for attributes, snapshot in self._snapshots:
+            attributes.update({name: new for name, old in snapshot.items() if (new := _copied(old)) is not old})
+
+    def restore(self) -> None:
+        """Put all attributes back, one by one, so that no module is without some if this is interrupted."""
+        for attributes, snapshot in self._snapshots:
+            attributes.update(snapshot)
+            for name in attributes.keys() - snapshot.keys():
+                del attributes[name]
+
+
+def _copied(value: Any) -> Any:
+    if type(value) in _CONTAINERS:
+        return copy.copy(value)
+    return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

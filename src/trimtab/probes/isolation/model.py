@@ -1,0 +1,141 @@
+"""A model isolated from what is computed with it.
+
+While something runs, parameters and buffers are replaced by copies (`torch.func.functional_call`), so that gradients,
+running statistics and hooks on parameters belong to the copies. Plain attributes of modules, their modes and the random
+generators are restored afterwards, also after Ctrl-C, and no BNP observes what is computed. Each run begins with the
+random state that the training has at that moment: all runs draw the same dropout mask.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from trimtab import _torch
+from trimtab.bnp.hooks import unobserved
+from trimtab.norms.statistics import Statistics, canonical_statistics
+from trimtab.probes.isolation.attributes import ModuleAttributes
+from trimtab.probes.isolation.frozen_statistics import freeze_statistics
+from trimtab.probes.isolation.random_state import RandomState
+from trimtab.probes.isolation.signals import DeferredSignals
+
+T = TypeVar("T")
+Point = Mapping[str, Tensor]
+"""Values for the trained parameters, by name."""
+
+
+class IsolatedModel:
+    """A model to compute with, which is unchanged afterwards.
+
+    Args:
+        model: Any module. DataParallel, DistributedDataParallel and compiled modules stand for the module they wrap.
+        statistics: What layers that normalize by the batch do. `batch`: as in training, with the gradient through the
+            statistics of the batch; modules that were put in evaluation mode one by one stay in it. `frozen`: the same
+            values, without a gradient through the statistics. `running`: everything in evaluation mode.
+        dropout: Whether dropout layers that are in training mode drop anything.
+
+    Attributes:
+        model: The model itself.
+        parameters: The values of the parameters that are trained, by name; they share memory with the model.
+
+    Raises:
+        ValueError: If `statistics` is none of these, no parameter is trained, or a layer has no parameters yet.
+    """
+
+    def __init__(self, model: nn.Module, *, statistics: Statistics = "batch", dropout: bool = True) -> None:
+        self.model = _unwrapped(model)
+        self.statistics = canonical_statistics(statistics)
+        self.dropout = dropout
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        if any(isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer) for tensor in tensors):
+            raise ValueError("The model has lazy layers without parameters yet; call it once before it is measured.")
+        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")
+        self._runner = _Runner(self.model)
+        self._rewind: Callable[[], None] | None = None
+        self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+
+    def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
+        """Leaf tensors to differentiate by: copies of the parameters, or the values of a point without a copy."""
+        if point is None:
+            return {name: value.clone().requires_grad_() for name, value in self.parameters.items()}
+        return {name: value.detach().requires_grad_() for name, value in point.items()}
+
+    def run(self, work: Callable[[], T], point: Point | None = None) -> T:
+        """Call a function while the parameters of the model have these values (None: copies of their own).
+
+        Backward passes belong into that function too, since a model may compute something again in them
+        (checkpointing).
+        """
+        values = self.leaves() if point is None else point
+        # Parameters that are not trained may change in a forward, as a moving average does.
+        all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
+        originals = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
+        copies = {name: tensor.detach().clone() for name, tensor in originals.items()}
+        swapped = {f"model.{name}": tensor for name, tensor in {**values, **copies}.items()}
+        random_state, attributes = RandomState(self.model, self._devices), ModuleAttributes(self.model)
+        with DeferredSignals() as signals, unobserved():
+            try:
+                attributes.replace_by_copies()
+                self._set_modes()
+                prepared = ModuleAttributes(self.model)
+
+                def rewind() -> None:
+                    with torch.no_grad():
+                        for name, copy in copies.items():
+                            copy.copy_(originals[name])
+                    random_state.restore()
+                    prepared.restore()
+
+                def interruptible() -> T:
+                    with signals.delivered():
+                        return work()
+
+                self._rewind = rewind
+                # NaN is a result here, not an anomaly of the training.
+                with _torch.not_compiled(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
+                    result: T = functional_call(self._runner, swapped, (interruptible,))
+            finally:
+                self._rewind = None
+                attributes.restore()
+                random_state.restore()
+        return result
+
+    def rewind(self) -> None:
+        """Within `run`: put everything but the parameters back to what it was when the run began."""
+        assert self._rewind is not None, "only within run"
+        self._rewind()
+
+    def _set_modes(self) -> None:
+        if self.statistics == "running" or not self.model.training:
+            self.model.train(self.statistics != "running")
+        for name, module in self.model.named_modules():
+            if not self.dropout and isinstance(module, _torch.DROPOUTS):
+                module.eval()
+            elif self.statistics == "frozen":
+                freeze_statistics(name, module)
+
+
+class _Runner(nn.Module):
+    """Calls any function within a functional_call that replaces the model's parameters."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module within wrappers for several devices and around compiled modules."""
+    while True:
+        inner = _torch.uncompiled(model)
+        if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        if inner is model:
+            return model
+        model = inner
