@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import trimtab
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
@@ -52,6 +54,26 @@ def test_importing_trimtab_imports_nothing_of_the_lab() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['trimtab']"
+
+
+SUBPACKAGES = ("bnp", "data", "networks", "norms", "probes", "records", "report", "theory", "training")
+
+
+def test_subpackages_are_imported_when_they_are_asked_for() -> None:
+    """In a fresh process, where nothing else has imported them."""
+    code = (
+        "import sys, trimtab; assert 'torch' not in sys.modules; before = dir(trimtab);"
+        f"print([getattr(trimtab, name).__name__ for name in {SUBPACKAGES}], dir(trimtab) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{[f'trimtab.{name}' for name in SUBPACKAGES]} True"
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert dir(trimtab) == sorted(trimtab.__all__) and set(SUBPACKAGES) < set(trimtab.__all__)
+    assert {path.parent.name for path in ROOT.glob("src/trimtab/*/__init__.py")} == {*SUBPACKAGES, "cli"}
+    with pytest.raises(AttributeError, match="module 'trimtab' has no attribute 'probe'"):
+        _ = trimtab.probe
 
 
 def test_documents_name_the_two_commands_and_no_absolute_path() -> None:

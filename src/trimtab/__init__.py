@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab import bnp, data, networks, norms, probes, records, report, theory, training
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, without_batchnorm
     from trimtab.theory.from_model import predict
     from trimtab.training.loading import load_run
@@ -15,26 +16,40 @@ __all__ = [
     "Rows",
     "TrimtabWarning",
     "__version__",
+    "bnp",
+    "data",
     "load_run",
+    "networks",
+    "norms",
     "predict",
+    "probes",
+    "records",
     "register_layer",
+    "report",
+    "theory",
+    "training",
     "without_batchnorm",
 ]
-_ELSEWHERE = {"predict": "trimtab.theory.from_model", "load_run": "trimtab.training.loading"}
+_HOMES = {"predict": "trimtab.theory.from_model", "load_run": "trimtab.training.loading"}
+_SUBPACKAGES = {"bnp", "data", "networks", "norms", "probes", "records", "report", "theory", "training"}
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for, not before: torch takes a second, and scipy is not always needed."""
+    """Import what is asked for when it is asked for: torch takes a second, and scipy is not always needed."""
+    from importlib import import_module
+
+    if name in _SUBPACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "__version__":
-        value: Any = _version()
-    else:
-        from importlib import import_module
-
-        value = getattr(import_module(_ELSEWHERE.get(name, "trimtab.bnp")), name)
+    value = _version() if name == "__version__" else getattr(import_module(_HOMES.get(name, "trimtab.bnp")), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return list(__all__)
 
 
 def _version() -> str:
