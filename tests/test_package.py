@@ -13,7 +13,10 @@ import trimtab
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
-    pytest.param(textwrap.dedent(code), id=f"{path.name}-{number}")
+    # What has to be run as a file starts processes.
+    pytest.param(
+        textwrap.dedent(code), id=f"{path.name}-{number}", marks=[pytest.mark.slow] if "__main__" in code else []
+    )
     for path in DOCUMENTS
     for number, code in enumerate(re.findall(r"```python\n(.*?)\n *```", path.read_text(encoding="utf-8"), re.DOTALL))
 ]
@@ -30,15 +33,25 @@ loader = [(torch.randn(4, 3, 4, 4), torch.randint(10, (4,))) for _ in range(66)]
 """
 
 
+def run(code: str) -> None:
+    """As a file that is run, so that what is under `if __name__ == "__main__"` runs too."""
+    exec(compile(PREAMBLE + code, "<document>", "exec"), {"__name__": "__main__"})
+
+
 @pytest.mark.parametrize("code", BLOCKS)
 def test_every_example_in_the_documents_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(PREAMBLE + code, "<document>", "exec"), {"__name__": "__example__"})
+    run(code)
+
+
+def test_examples_for_a_file_of_their_own_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run("if __name__ == '__main__':\n    print('it ran')")
+    assert capsys.readouterr().out == "it ran\n"
 
 
 def test_the_monitor_of_the_readme_measures_more_than_once(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [block.values[0] for block in BLOCKS if "README" in str(block.id) and "Monitor(" in str(block.values[0])]
-    exec(compile(PREAMBLE + str(code), "<document>", "exec"), {"__name__": "__example__"})
+    run(str(code))
     assert len([float(line) for line in capsys.readouterr().out.splitlines() if float(line) > 0]) == 2
 
 
