@@ -146,25 +146,39 @@ def test_an_error_of_ours_is_not_hidden(tmp_path: Path, monkeypatch: pytest.Monk
         cli.main(["train", "--quiet", *SMALL, "--out", str(tmp_path / "run")])
 
 
-PRINTING = [["list", "networks"], ["data", "list"], ["predict", "mf-mlp"], ["predict", "mf-mlp", "--json"], []]
+PRINTING = [
+    ["list", "networks"],
+    ["data", "list"],
+    ["predict", "mf-mlp"],
+    ["predict", "mf-mlp", "--json"],
+    [],
+    ["--help"],
+    ["train", "--help"],
+    ["data", "fetch", "--help"],
+    ["--version"],
+]
 
 
 @pytest.mark.parametrize("command", PRINTING, ids=" ".join)
-def test_a_closed_pipe(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("buffer", [-1, 0], ids=["buffered", "at once"])
+def test_a_closed_pipe(
+    command: list[str], buffer: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As `| head` closes it: nothing is said, and the status is that of a program that it ended."""
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w") as stdout:
+    with io.TextIOWrapper(os.fdopen(writer, "wb", buffer), write_through=buffer == 0) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert cli.main(command) == 141
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", PRINTING[:3], ids=" ".join)
+@pytest.mark.parametrize("command", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("buffer", [-1, 0], ids=["buffered", "at once"])
 def test_an_output_that_is_full(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], buffer: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open("/dev/full", "w") as stdout:
+    with io.TextIOWrapper(open("/dev/full", "wb", buffer), write_through=buffer == 0) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert cli.main(command) == 1
     assert capsys.readouterr().err == "trimtab: cannot write the output: No space left on device\n"

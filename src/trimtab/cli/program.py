@@ -37,6 +37,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(others)}" + (f"; did you mean {near}?" if near else ""))
         return found, others
 
+    def print_help(self, file: Any = None) -> None:
+        """Print it like all other output: argparse passes over a closed pipe and a full disk."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str) -> NoReturn:
         """Say it and end."""
         self.exit(_said(f"{message}; see {self.prog} --help", REFUSED))
@@ -47,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = Parser(
         prog="trimtab", description="Batch normalization done to the gradients: a library and a lab."
     )
-    made.add_argument("--version", action="version", version=f"trimtab {trimtab.__version__}")
+    made.add_argument("--version", action="store_true", help="show the version and exit")
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     compare.add_demo(commands)
     compare.add_compare(commands)
@@ -100,6 +104,9 @@ def _command(arguments: Sequence[str]) -> int:
         options = made.parse_args(arguments)
     except SystemExit as ended:  # argparse's way to end, after help as after a refusal
         return int(ended.code or 0)
+    if options.version:
+        print(f"trimtab {trimtab.__version__}")
+        return 0
     if options.command is None:
         made.print_help()
         return 0
