@@ -121,6 +121,9 @@ def test_files_of_settings(
         ("probe", "network: nonsense", r"no network 'nonsense'"),
         ("probe", "network: small-mlp\nprobe: foo", r"there is no probe 'foo'"),
         ("probe", "network: small-mlp\nseed: -1", r"seed must be 0 or more"),
+        ("probe", "network: small-mlp\nprobe_at: x", r"line 2: probe_at: must be a whole number, not 'x'"),
+        ("probe", "network: small-mlp\nprobe_at: [-1]", r"probe_at must be steps counted from 0, not \(-1,\)"),
+        ("probe", "network: small-mlp\nsteps: 4\nprobe_at: 9", r"trimtab: probe_at has step 9, but there are 4 steps"),
     ],
 )
 def test_of_other_commands(

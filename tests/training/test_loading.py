@@ -70,6 +70,12 @@ def test_inputs_are_normalized_to_the_bit_as_in_training(trained: Path) -> None:
         run.normalize(torch.zeros(8, 8))
 
 
+@pytest.mark.parametrize("inputs", ["x", None, 3, [[0.0] * 8] * 8, load("digits").test.inputs[:2].numpy()], ids=type)
+def test_inputs_that_are_not_a_tensor(inputs: Any, trained: Path) -> None:
+    with pytest.raises(TypeError, match=r"^inputs must be a tensor, not .*; torch\.as_tensor makes one of .*\.$"):
+        load_run(trained).normalize(inputs)
+
+
 def test_neither_data_nor_yaml_are_needed(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError

@@ -232,6 +232,11 @@ def count(text: str) -> int:
     return _at_least(0, text)
 
 
+def steps(text: str) -> tuple[int, ...]:
+    """Steps between commas, each once, for argparse."""
+    return tuple(dict.fromkeys(count(word) for word in words(text, what="steps counted from 0")))
+
+
 def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)

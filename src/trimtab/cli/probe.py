@@ -3,7 +3,6 @@
 import argparse
 import signal
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from trimtab.cli.common import (
     kept,
     need,
     place,
+    steps,
     typed,
     words,
 )
@@ -65,7 +65,7 @@ def add(commands: "Commands") -> None:
     )
     parser.add_argument(
         "--at",
-        type=partial(words, what="steps"),
+        type=steps,
         metavar="N,M",
         help="measure before these steps, counted from 0 (default: as --probe-every says)",
     )
@@ -142,9 +142,11 @@ def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, 
     from trimtab.training.recipes import resolve
     from trimtab.training.settings import Settings, from_mapping
 
-    flags = {"network": options.network, "seed": options.seed, "probe": options.probe, "probe_at": options.at}
+    flags = {"network": options.network, "seed": options.seed, "probe": options.probe}
     own = {name: value for name, value in flags.items() if value is not None}
     given = {"probe": ("landscape",), **given_settings(options), **from_mapping(own, where="the command line")}
+    if options.at is not None:
+        given["probe_at"] = options.at
     if "network" not in given:
         raise ValueError("no network is named; name one, as in: trimtab probe vgg")
     methods = options.methods or ((given["method"],) if "method" in given else ("vanilla", "bn"))
@@ -196,6 +198,11 @@ def _begun(settings: "Settings", folder: Path, options: argparse.Namespace) -> b
 
 def _session(settings: "Settings", options: argparse.Namespace) -> "Session":
     from trimtab.training.run import device_named
-    from trimtab.training.session import Session
+    from trimtab.training.session import NoSuchStep, Session
 
-    return Session(settings, device_named(options.device), options.data_root)
+    try:
+        return Session(settings, device_named(options.device), options.data_root)
+    except NoSuchStep as error:
+        if options.at is None:
+            raise
+        raise NoSuchStep(error.step, error.total, "--at") from None

@@ -1,6 +1,7 @@
 """Plain data into records: what a file holds may be anything."""
 
 import math
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -38,7 +39,7 @@ def checked(cls: type[T], content: Mapping[str, Any]) -> T:
 def shown(value: object) -> str:
     """A value for a sentence: not longer than that takes."""
     try:
-        text = repr(value)
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
     except (ValueError, RecursionError):  # a number of thousands of digits, a list in a list in a list ...
         return "something very long"
     return text if len(text) <= 60 else f"{text[:50]}..."

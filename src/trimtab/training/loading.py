@@ -56,8 +56,13 @@ class LoadedRun:
             inputs: One input, or a batch of them, of any type.
 
         Raises:
+            TypeError: If they are not a tensor.
             ValueError: If they have another shape.
         """
+        if not isinstance(inputs, Tensor):
+            raise TypeError(
+                f"inputs must be a tensor, not {shown(inputs)}; torch.as_tensor makes one of arrays and lists."
+            )
         if tuple(inputs.shape[-len(self.input_shape) :]) != self.input_shape:
             wanted = f"inputs must have the shape {self.input_shape}, or a dimension of samples before it"
             raise ValueError(f"{wanted}, not {tuple(inputs.shape)}.")

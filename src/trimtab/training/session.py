@@ -26,6 +26,20 @@ SMALL, MANY_SMALL = 4096, 5000
 """Of samples with so few numbers, so many on a GPU: it is launches that take the time there."""
 
 
+class NoSuchStep(ValueError):  # noqa: N818
+    """A measurement is wanted at a step that the run does not have.
+
+    Attributes:
+        step: That step.
+        total: How many the run has.
+    """
+
+    def __init__(self, step: int, total: int, name: str = "probe_at") -> None:
+        """Say it of the setting or flag of this name."""
+        super().__init__(f"{name} has step {step}, but there are {total} steps, from 0 on")
+        self.step, self.total = step, total
+
+
 class Session:
     """A network, its data and its optimizer, at some step of their training.
 
@@ -90,7 +104,7 @@ class Session:
         self.total = settings.steps or settled(settings.epochs) * self.steps_per_epoch
         self.schedule = _schedule(settings, self.total, self.steps_per_epoch)
         if any(step >= self.total for step in settings.probe_at):
-            raise ValueError(f"probe_at has step {max(settings.probe_at)}, but there are {self.total} steps, from 0 on")
+            raise NoSuchStep(max(settings.probe_at), self.total)
         self._before_epoch = self._generator.get_state()
         self._epoch: Iterator[tuple[Tensor, Tensor]] | None = None
         self._loss_sum = torch.zeros((), device=device)
