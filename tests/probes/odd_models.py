@@ -1,18 +1,15 @@
-"""Models that a probe must not stumble over, and the checks that are the same for all probes."""
+"""Models that a probe must not stumble over, and the memory that a probe takes."""
 
-import gc
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import trimtab
-from trimtab.probes.result import Probe, Result
+from trimtab.probes.result import Probe
 
 Batch = dict[str, Tensor]
 
@@ -119,64 +116,6 @@ def odd_model(name: str) -> tuple[nn.Module, Batch]:
     return make(), batch
 
 
-def adam_and_bnp(model: nn.Module) -> tuple[torch.optim.Optimizer, trimtab.BNP]:
-    """An optimizer with a BNP attached, some steps into a training."""
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    bnp = trimtab.BNP(model).attach(optimizer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss_fn(model, a_batch()).backward()
-        optimizer.step()
-    return optimizer, bnp
-
-
-def assert_training_is_the_same(make: Callable[[torch.optim.Optimizer], Probe[Any]]) -> None:
-    """With the probe before the forward, before the backward and before the step, or without it: the same bits."""
-
-    def run(probing: bool) -> list[Tensor]:
-        torch.manual_seed(5)
-        model = batchnorm()
-        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-        bnp = trimtab.BNP(model).attach(optimizer)
-        probe, batch = make(optimizer), a_batch()
-        for _ in range(4):
-            results = [probe(model, loss_fn, batch)] if probing else []
-            loss = loss_fn(model, batch)
-            results += [probe(model, loss_fn, batch)] if probing else []
-            optimizer.zero_grad()
-            loss.backward()
-            results += [probe(model, loss_fn, batch)] if probing else []
-            assert all(result.problem is None for result in results)
-            optimizer.step()
-        averages = [t for layer in bnp.state_dict()["layers"].values() for t in layer["running"].values()]
-        bnp.detach()
-        return [*model.parameters(), *model.buffers(), *averages, torch.rand(3)]
-
-    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
-
-
-def assert_failures_are_said(probe: Probe[Any], model: nn.Module) -> None:
-    """NaN and a lack of memory are in the result; a mistake of the user's is raised."""
-
-    def fails(error: Exception) -> Callable[[nn.Module, Batch], Tensor]:
-        def fail(model: nn.Module, batch: Batch) -> Tensor:
-            loss_fn(model, batch)
-            raise error
-
-        return fail
-
-    def not_a_number(model: nn.Module, batch: Batch) -> Tensor:
-        return loss_fn(model, batch) * float("nan")
-
-    result: Result = probe(model, not_a_number, a_batch())
-    assert result.problem == "The loss is nan."
-    result = probe(model, fails(torch.OutOfMemoryError("no more")), a_batch())
-    assert result.problem == "Out of memory."
-    assert isinstance(result, probe.result) and result.to_dict()["problem"] == "Out of memory."
-    with pytest.raises(RuntimeError, match="mistake"):
-        probe(model, fails(RuntimeError("mistake")), a_batch())
-
-
 class Peak(TorchDispatchMode):
     """Counts the bytes of tensors within it that are not known before, and how many there were at most at a time."""
 
@@ -218,23 +157,3 @@ def peak_memory(probe: Probe[Any], model: nn.Module, optimizer: torch.optim.Opti
 def deep() -> nn.Module:
     """Has parameters that are large beside what it puts out."""
     return nn.Sequential(*[nn.Linear(300, 300) for _ in range(10)])
-
-
-def assert_memory_is_given_back(probe: Probe[Any], model: nn.Module) -> None:
-    """Nothing that the probe made is alive after it, without the garbage collector's help."""
-    seen: list[weakref.ref[Tensor]] = []
-
-    def watched(model: nn.Module, batch: Batch) -> Tensor:
-        outputs = model(batch["x"])
-        loss = nn.functional.cross_entropy(outputs, batch["y"])
-        seen.extend(weakref.ref(t) for t in (*model.parameters(), outputs, loss))
-        return loss
-
-    gc.collect()
-    gc.disable()
-    try:
-        assert probe(model, watched, a_batch()).problem is None
-        own = set(map(id, model.parameters()))
-        assert seen and all(ref() is None or id(ref()) in own for ref in seen)
-    finally:
-        gc.enable()

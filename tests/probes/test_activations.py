@@ -15,10 +15,6 @@ from tests.probes.odd_models import (
     ODD,
     Twice,
     a_batch,
-    adam_and_bnp,
-    assert_failures_are_said,
-    assert_memory_is_given_back,
-    assert_training_is_the_same,
     batchnorm,
     loss_fn,
     odd_model,
@@ -198,28 +194,6 @@ def test_odd_models(name: str) -> None:
     for layer in result.layers:
         assert all(map(math.isfinite, (layer.mean, layer.variance, layer.mean_spread, layer.skewness)))
         assert (layer.low, layer.high) == (-3.0, 3.0) and 0 < sum(layer.counts) <= layer.values
-
-
-@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
-def test_nothing_changes(statistics: str) -> None:
-    model = batchnorm()
-    optimizer, bnp = adam_and_bnp(model)
-    model[0].register_forward_hook(lambda *_: None)
-    with untouched(model, optimizer, bnp):
-        result = Activations(statistics=statistics)(model, loss_fn, a_batch())
-        with pytest.raises(RuntimeError, match="mat1"):
-            Activations()(model, loss_fn, a_batch(shape=(9,)))
-    assert result.problem is None
-    bnp.detach()
-
-
-def test_training_is_the_same() -> None:
-    assert_training_is_the_same(lambda optimizer: Activations())
-
-
-def test_failures_and_memory() -> None:
-    assert_failures_are_said(Activations(), batchnorm())
-    assert_memory_is_given_back(Activations(), batchnorm())
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,8 @@ from torch.func import functional_call
 import trimtab
 from tests.bnp import oracle
 from tests.bnp.strategies import convolution_case, linear_case, tensor
-from tests.probes.obligations import (
+from tests.probes.small_models import (
     Tied,
-    check_memory_is_given_back,
-    check_nothing_changes,
-    check_problems_are_said,
-    check_training_is_bit_identical,
     cross_entropy,
     images,
     small,
@@ -556,11 +552,7 @@ def test_names_of_layers() -> None:
         Conditioning(only=("1",))(small(), cross_entropy, images())
 
 
-def test_what_a_probe_owes() -> None:
-    check_nothing_changes(Conditioning())
-    check_training_is_bit_identical(lambda bnp: [Conditioning(), Conditioning(bnp=bnp, most_entries=100)])
-    check_problems_are_said(Conditioning())
-    check_memory_is_given_back(Conditioning())
+def test_the_result_as_a_dictionary() -> None:
     result = Conditioning()(small(), cross_entropy, images()).to_dict()
     assert result["layers"]["0"]["rows"] == 128 and result["left_out"] == {} and result["problem"] is None
 

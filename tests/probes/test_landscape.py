@@ -14,10 +14,6 @@ from tests.probes.odd_models import (
     ODD,
     Words,
     a_batch,
-    adam_and_bnp,
-    assert_failures_are_said,
-    assert_memory_is_given_back,
-    assert_training_is_the_same,
     batchnorm,
     deep,
     loss_fn,
@@ -211,27 +207,6 @@ def test_sparse_gradients() -> None:
     dense.words.sparse = False
     probe = Landscape(step_size=0.1)
     assert probe(model, loss_fn, Words.batch) == probe(dense, loss_fn, Words.batch)
-
-
-@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
-def test_nothing_changes(statistics: str) -> None:
-    model = batchnorm()
-    optimizer, bnp = adam_and_bnp(model)
-    with untouched(model, optimizer, bnp):
-        result = Landscape(optimizer=optimizer, statistics=statistics)(model, loss_fn, a_batch())
-        Landscape(optimizer=optimizer, direction="random", statistics=statistics)(model, loss_fn, a_batch())
-    assert result.problem is None
-    bnp.detach()
-
-
-def test_training_is_the_same() -> None:
-    assert_training_is_the_same(lambda optimizer: Landscape(optimizer=optimizer))
-
-
-def test_failures_and_memory() -> None:
-    probe = Landscape(step_size=0.1)
-    assert_failures_are_said(probe, batchnorm())
-    assert_memory_is_given_back(probe, batchnorm())
 
 
 def test_peak_memory() -> None:

@@ -12,12 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.probes.obligations import (
+from tests.probes.small_models import (
     Tied,
-    check_memory_is_given_back,
-    check_nothing_changes,
-    check_problems_are_said,
-    check_training_is_bit_identical,
     cross_entropy,
     images,
     small,
@@ -409,11 +405,7 @@ def test_arguments(told: dict[str, Any], words: str) -> None:
         BatchNoise(**told)
 
 
-def test_what_a_probe_owes() -> None:
-    check_nothing_changes(BatchNoise())
-    check_training_is_bit_identical(lambda bnp: [BatchNoise(), BatchNoise(batch_size=4, parts=0)])
-    check_problems_are_said(BatchNoise())
-    check_memory_is_given_back(BatchNoise())
+def test_the_result_as_a_dictionary() -> None:
     result = BatchNoise()(small(), cross_entropy, images()).to_dict()
     assert result["layers"]["1"]["positions"] == 16 and result["parts"] == 4 and result["problem"] is None
 

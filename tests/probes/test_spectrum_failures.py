@@ -1,15 +1,13 @@
-"""The spectrum probe changes nothing, says what is wrong, and gives its memory back."""
+"""The spectrum probe says what is wrong, and gives its memory back."""
 
 import gc
 import math
-import random
 import weakref
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import trimtab
 from tests.probes.dense import Batch, criterion, forward, loss_fn, net
 from tests.probes.untouched import untouched
 from trimtab.probes import Spectrum
@@ -27,45 +25,12 @@ MATRICES = [{"matrix": "hessian"}, {"matrix": "ggn"}, {"matrix": "fisher"}]
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda m: m["matrix"])
-@pytest.mark.parametrize("statistics", ["batch", "frozen", "running"])
-def test_nothing_changes(matrix: dict, statistics: str, batch: Batch) -> None:
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(), nn.Linear(5, 2)).double()
-    optimizer = torch.optim.Adam(model.parameters())
-    bnp = trimtab.BNP(model).attach(optimizer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss_fn(model, batch).backward()
-        optimizer.step()
-    told = {"forward": forward, "criterion": criterion, "statistics": statistics, "optimizer": optimizer, **ALL}
-    with untouched(model, optimizer, bnp):
-        found = Spectrum(**told, **matrix)(model, loss_fn, batch)
-        again = Spectrum(**told, **matrix)(model, loss_fn, batch)
-    assert found.problem is None
-    assert found == again  # the same masks and the same random vectors
-    assert Spectrum(**told, **matrix, seed=1)(model, loss_fn, batch).trace != found.trace
-
-
-def test_a_run_with_the_probe_is_bit_identical_to_one_without(batch: Batch) -> None:
-    def run(probing: bool) -> list[Tensor]:
-        torch.manual_seed(5)
-        model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 2)).double()
-        optimizer = torch.optim.Adam(model.parameters(), 0.1)
-        bnp = trimtab.BNP(model).attach(optimizer)
-        probe = Spectrum(optimizer=optimizer, **ALL)
-        for _ in range(4):
-            loss = loss_fn(model, batch)
-            if probing:
-                assert probe(model, loss_fn, batch).problem is None
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        bnp.detach()
-        return [*model.parameters(), *model.buffers(), torch.tensor(random.random()), torch.rand(1)]
-
-    random.seed(0)
-    plain = run(False)
-    random.seed(0)
-    assert all(torch.equal(a, b) for a, b in zip(plain, run(True), strict=True))
+def test_another_seed_draws_other_vectors(matrix: dict, batch: Batch) -> None:
+    first, second = (
+        Spectrum(forward=forward, criterion=criterion, seed=seed, **ALL, **matrix)(net(), loss_fn, batch).trace
+        for seed in (0, 1)
+    )
+    assert first != second
 
 
 @pytest.mark.parametrize("matrix", MATRICES, ids=lambda m: m["matrix"])
