@@ -126,7 +126,7 @@ def test_the_command(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
-    if change == "older":
+    if change == "no interface":
         del state["interface"]
     elif change == "weights":
         state["session"]["model"].popitem()
@@ -153,7 +153,7 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("older", "trimtab train --resume --out"),
+        ("no interface", "is damaged: it is not what a run saves"),
         ("weights", "does not fit"),
         ("settings", "There is no network 'nonsense'"),
         ("outputs", "is damaged"),
@@ -165,7 +165,7 @@ def spoiled(state: dict[str, Any], change: str) -> dict[str, Any]:
         ("complex64", "is torch.complex64 of shape"),
         ("nan", "has values that are not finite"),
         ("no settings", "is damaged: its settings do not say norm_momentum"),
-        ("settings 5", "is damaged: its settings are 5"),
+        ("settings 5", "is damaged: its settings is 5, not a dictionary"),
         ("session", "is damaged"),
         ("step", "its step is -5"),
         ("evaluations", "loss"),

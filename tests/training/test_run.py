@@ -157,6 +157,13 @@ def test_divergence_is_a_verdict(lr: str, log_every: str, tmp_path: Path, capsys
     assert last.verdict == "diverged"
 
 
+def test_a_first_loss_that_is_not_finite_ends_the_run_at_once() -> None:
+    """Rather than at the first record: no checkpoint is saved that could not be gone on with."""
+    lost = session(method="vanilla", init_scale=1e30, steps=60, epochs=None, log_every=50)
+    assert Run(lost).train().verdict == "diverged"
+    assert lost.step == 1
+
+
 def test_a_high_first_loss_is_no_divergence() -> None:
     ending = Run(session(method="vanilla", init_scale=8.0, lr=1e-4, epochs=1)).train()
     assert ending.verdict == "finished"

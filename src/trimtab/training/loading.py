@@ -159,8 +159,6 @@ def _path(path: str | Path) -> Path:
 
 def _settings(saved: dict[str, Any]) -> Settings:
     told = restoring.saved_settings(saved)
-    if told is None:
-        raise ValueError("it has no settings")
     if missing := [name for name in DECIDED if told[name] is None]:
         raise ValueError(f"its settings do not say {', '.join(missing)}")
     return Settings(**told)
@@ -176,9 +174,6 @@ def _saved(path: Path) -> dict[str, Any]:
         return {name: value for name, value in told.items() if name != "schema"}
     if "session" not in told:
         raise ValueError(f"{file} is neither a checkpoint nor a file that trimtab export wrote.")
-    if "interface" not in told:
-        again = shlex.join(["trimtab", "train", "--resume", "--out", str(path)])
-        raise ValueError(f"{file} is of an earlier version, and does not say what the inputs look like; first: {again}")
     try:
         return {
             "format": FORMAT,

@@ -1,5 +1,6 @@
 """A saved state before it is taken up: whether it is one of this run, field by field."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,20 +12,18 @@ from trimtab.records import Evaluated, checked, shown
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings, from_mapping
 
+ROUNDING = 1e-5
+"""Means and deviations of data may be computed on another machine than they were."""
 GENERATORS = ("before_epoch", "order_generator", "torch_generator")
 
 
-def saved_settings(state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The settings that a checkpoint was made with; None in one of an earlier version, which does not say.
+def saved_settings(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a checkpoint was made with.
 
     Raises:
-        ValueError: If they are not settings.
+        ValueError: If there are none.
     """
-    told = state.get("settings")
-    if told is None:
-        return None
-    if not isinstance(told, Mapping):
-        raise ValueError(f"its settings are {shown(told)}")
+    told = _typed(state, "settings", dict, "a dictionary")
     return asdict(Settings(**from_mapping(told, where="its settings")))
 
 
@@ -36,10 +35,10 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     """
     _typed(state, "seconds", float, "a time", lambda x: 0 <= x < float("inf"))
     _typed(state, "log", int, "a number of bytes")
-    if state.get("first_loss") is not None:
-        _typed(state, "first_loss", float, "a loss")
+    _typed(state, "first_loss", float, "a loss", lambda x: 0 <= x < float("inf"))  # else the run had diverged
     for evaluation in _typed(state, "evaluations", list, "a list"):
         checked(Evaluated, evaluation)
+    _same_fields(_typed(state, "interface", dict, "a dictionary"), asdict(session.interface), "interface", ROUNDING)
     own = _typed(state, "session", dict, "a dictionary")
     ours = session.state()
     if missing := ours.keys() - own.keys():
@@ -51,6 +50,8 @@ def check(state: Mapping[str, Any], session: Session) -> None:
         raise ValueError(
             "its state of BNP is missing" if own["bnp"] is None else "it has a state of BNP, which is not used"
         )
+    if isinstance(own["bnp"], Mapping) and "options" in own["bnp"]:  # else BNP says what its state lacks
+        _same_fields(own["bnp"]["options"], ours["bnp"]["options"], "bnp.options")
     same_tensors({name: own[name] for name in GENERATORS}, {name: ours[name] for name in GENERATORS}, "the generators")
     device = own["device_generator"]
     if device is not None and not (isinstance(device, Tensor) and device.dtype == torch.uint8):
@@ -61,14 +62,37 @@ def check(state: Mapping[str, Any], session: Session) -> None:
 def _typed(
     state: Mapping[str, Any], name: str, kind: type, words: str, allowed: Callable[[Any], bool] = lambda _: True
 ) -> Any:
-    """A field of this type; whole numbers are counts, and one may stand for a fraction."""
+    """A field of just this type; whole numbers are counts."""
     if name not in state:
         raise ValueError(f"it has no {name}")
     value = state[name]
-    fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    fits = type(value) is kind
     if not fits or (kind is int and value < 0) or not allowed(value):
         raise ValueError(f"its {name} is {shown(value)}, not {words}")
     return value
+
+
+def _same_fields(theirs: Any, ours: Mapping[str, Any], where: str, tolerance: float = 0.0) -> None:
+    """Refuse other names or values than there are now; numbers may differ by the tolerance."""
+    if not isinstance(theirs, Mapping):
+        raise ValueError(f"its {where} is {shown(theirs)}, not a dictionary")
+    for name in theirs.keys() - ours.keys():
+        raise ValueError(f"it has {where}.{name}, which is not known")
+    for name, value in ours.items():
+        if name not in theirs:
+            raise ValueError(f"it has no {where}.{name}")
+        if not _alike(theirs[name], value, tolerance):
+            raise ValueError(f"its {where}.{name} is {shown(theirs[name])}, not {shown(value)}")
+
+
+def _alike(theirs: Any, ours: Any, tolerance: float) -> bool:
+    if type(theirs) is not type(ours):
+        return False
+    if isinstance(ours, tuple):
+        return len(theirs) == len(ours) and all(_alike(*pair, tolerance) for pair in zip(theirs, ours, strict=True))
+    if isinstance(ours, float):
+        return math.isclose(theirs, ours, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(theirs == ours)
 
 
 def same_tensors(theirs: Any, ours: Mapping[str, Tensor], whose: str) -> None:

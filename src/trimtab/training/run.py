@@ -140,9 +140,7 @@ class Run:
         session = self.session
         try:
             told = restoring.saved_settings(state)
-            changed = (
-                {} if told is None else changes(told, session.settings, session.steps_per_epoch, str(self._folder))
-            )
+            changed = changes(told, session.settings, session.steps_per_epoch, str(self._folder))
             restoring.check(state, session)
             session.restore(state["session"])
         except OtherSettings:
@@ -186,7 +184,8 @@ class Run:
                 if self._first_loss is None:
                     self._first_loss = session.loss_so_far()
                 last = session.step == session.total
-                if (session.step % every == 0 or last) and not self._record_training():
+                lost = not math.isfinite(self._first_loss)
+                if (session.step % every == 0 or last or lost) and not self._record_training():
                     return "diverged"
                 due = evaluation_is_due(session.step, session.total, settings, session.steps_per_epoch)
                 if due and not self._record_evaluation():
