@@ -287,15 +287,48 @@ EDITED = [
     ("steps: 6", "stops: 6", r"settings\.yaml, line \d+: there is no setting 'stops'"),
     ("rho: 0.99", "rho: 0.9", r"saved with rho 0\.99 \(now 0\.9\)"),
     ("data: digits", "data: gaussian", r"saved with data 'digits'|takes|has"),
+    ("seed: 0", "seed: 0x10", r"saved with seed 0 \(now 16\)"),
+    ("milestones: []", "milestones: 5", r"saved with milestones \(\) \(now \(5,\)\)"),
+    (
+        "batch_size: 64",
+        "batch_size: null",
+        r"/settings\.yaml does not say batch_size; write that there again, as the first",
+    ),
+    ("network: small-mlp\n", "", r"/settings\.yaml does not say network; write that there again, .* --force$"),
+    ("steps: 6", "steps: null", r"/settings\.yaml does not say epochs; write"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), EDITED, ids=[new for _, new, _ in EDITED])
+@pytest.mark.parametrize(("old", "new", "sentence"), EDITED, ids=[new or f"no {old}" for old, new, _ in EDITED])
 def test_edited_settings(old: str, new: str, sentence: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = (run / "settings.yaml").read_text()
     assert content.count(old) == 1
     (run / "settings.yaml").write_text(content.replace(old, new))
     assert_refused(["train", "--quiet", "--resume", "--out", str(run)], sentence, capsys, run.parent)
+
+
+@pytest.mark.parametrize("words", [["--steps", "9"], ["--dry-run"]], ids=" ".join)
+@pytest.mark.parametrize("there", [True, False], ids=["a checkpoint", "no checkpoint"])
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("method: bnp", r"data, network, batch_size, epochs and \d+ more"),
+        ("lr: 1e-1", r"data, network, method, batch_size and \d+ more"),
+        ("batch_size: null", r"data, network, method, batch_size and \d+ more"),
+        ("seed: 0x10", r"data, network, method, batch_size and \d+ more"),
+        ("milestones: 5", r"data, network, method, batch_size and \d+ more"),
+    ],
+)
+def test_shortened_settings(
+    content: str, named: str, there: bool, words: list[str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "settings.yaml").write_text(f"{content}\n")
+    if not there:
+        (run / "checkpoint.pt").unlink()
+    sentence = (
+        rf"/settings\.yaml does not say {named}; write that there again, as the first line of events\.jsonl has it"
+    )
+    assert_refused(["train", "--quiet", "--resume", "--out", str(run), *words], sentence, capsys, run.parent)
 
 
 FOLDERS: list[tuple[list[str], str]] = [

@@ -79,6 +79,20 @@ def test_it_is_the_run_that_was_so_long(told: list[str], short: list[str], long:
     assert History.read(tmp_path / "parts").started.settings == History.read(tmp_path / "whole").started.settings
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["by the flag", "in settings.yaml"])
+def test_how_often_it_is_recorded_may_change(by_hand: bool, tmp_path: Path) -> None:
+    assert train(tmp_path / "whole", "--steps", "20", "--log-every", "5") == 0
+    run = tmp_path / "run"
+    assert train(run, "--steps", "10", "--log-every", "5") == 0
+    if by_hand:
+        settings = (run / "settings.yaml").read_text()
+        assert settings.count("log_every: 5\n") == 1
+        (run / "settings.yaml").write_text(settings.replace("log_every: 5\n", "log_every: 1\n"))
+    assert train(run, "--resume", "--steps", "20", *([] if by_hand else ["--log-every", "1"])) == 0
+    assert [event.step for event in happened(run) if isinstance(event, Trained)] == [5, *range(10, 21)]
+    assert_equal(state(run)["model"], state(tmp_path / "whole")["model"])
+
+
 def test_the_records_say_so(tmp_path: Path) -> None:
     assert train(tmp_path / "run", "--steps", "10") == 0
     assert train(tmp_path / "run", "--resume", "--steps", "15") == 0

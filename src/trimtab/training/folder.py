@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ except ImportError:  # no locks on this system
 from trimtab.records import EVENTS, UNFINISHED, History, whole_file
 from trimtab.training.config import read_settings
 from trimtab.training.extending import CHANGEABLE, LENGTH, lengthened
+from trimtab.training.recipes import resolve
 from trimtab.training.run import ANEW, CHECKPOINT
 from trimtab.training.settings import Settings
 
 SETTINGS = "settings.yaml"
 FILES = (CHECKPOINT, EVENTS, SETTINGS)
+NAMED = 4
+"""So many missing settings are named; the others are counted."""
 
 
 @contextmanager
@@ -139,7 +142,7 @@ def remove(folder: Path) -> None:
 def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
     """The settings of the run in a folder, which those given now must not contradict.
 
-    How steps are taken may be another way, and the length another one; whether it can be is seen at its checkpoint.
+    What may change is how steps are taken, how often is recorded, and the length, if the checkpoint allows it.
 
     Raises:
         ValueError: If there is no run, or if it has other settings.
@@ -147,7 +150,7 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
     _check_settings(folder)
     if not (folder / SETTINGS).exists():
         raise ValueError(f"there is no run in {folder} to go on with; leave out --resume to start one")
-    saved = Settings(**read_settings(folder / SETTINGS))
+    saved = _whole_settings(folder / SETTINGS)
     for name, value in given.items():
         if name not in (*CHANGEABLE, *LENGTH) and getattr(saved, name) != value:
             raise ValueError(
@@ -155,6 +158,23 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
                 "leave that out to go on with it, or start another with --out"
             )
     return lengthened(replace(saved, **{name: given[name] for name in CHANGEABLE if name in given}), given)
+
+
+def _whole_settings(path: Path) -> Settings:
+    """The settings of a run as they were written: all of them, with nothing left to recipes."""
+    told = read_settings(path)
+    settings = Settings(**told)
+    whole = resolve(settings)
+    missing = [
+        f.name for f in fields(settings) if f.name not in told or getattr(settings, f.name) != getattr(whole, f.name)
+    ]
+    if missing:
+        named, more = ", ".join(missing[:NAMED]), len(missing) - NAMED
+        named += f" and {more} more" if more > 0 else ""
+        raise ValueError(
+            f"{path} does not say {named}; write that there again, as the first line of {EVENTS} has it, or {ANEW}"
+        )
+    return settings
 
 
 def _cannot_write(folder: Path, error: OSError) -> ValueError:
