@@ -150,7 +150,7 @@ def test_which_layers() -> None:
     model = batchnorm()
     names = [layer.layer for layer in Activations()(model, loss_fn, a_batch()).layers]
     assert names == ["0", "1", "4"]
-    names = [layer.layer for layer in Activations(most=2)(model, loss_fn, a_batch()).layers]
+    names = [layer.layer for layer in Activations(max_layers=2)(model, loss_fn, a_batch()).layers]
     assert names == ["0", "4"]
     names = [layer.layer for layer in Activations(layers=("2", "3"))(model, loss_fn, a_batch()).layers]
     assert names == ["2", "3"]
@@ -199,7 +199,7 @@ def test_odd_models(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"most": 0}, "most must be"),
+        ({"max_layers": 0}, "max_layers must be"),
         ({"examples": -1}, "examples must be"),
         ({"bins": 0}, "bins must be"),
         ({"limits": (1.0, 1.0)}, "limits must be"),

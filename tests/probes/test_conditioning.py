@@ -368,13 +368,13 @@ def test_dead_units_have_no_block() -> None:
 def test_limits() -> None:
     torch.manual_seed(0)
     net, batch = small().eval(), images(16)
-    found = Conditioning(most_entries=19 * 30, most_products=6)(net, cross_entropy, batch).layers
+    found = Conditioning(max_entries=19 * 30, max_products=6)(net, cross_entropy, batch).layers
     assert found["0"].rows == 16 * 16 and found["0"].used_rows == 30
-    assert "most_entries" in str(found["0"].note) and math.isnan(found["0"].hessian)
+    assert "max_entries" in str(found["0"].note) and math.isnan(found["0"].hessian)
     assert found["0"].inputs != Conditioning()(net, cross_entropy, batch).layers["0"].inputs
     assert found["5"].used_rows == 570 // 65 and found["5"].rank <= 8
-    assert "most_products" in str(found["8"].note) and found["8"].used_rows == 16
-    again = Conditioning(most_entries=19 * 30, seed=1)(net, cross_entropy, batch).layers["0"]
+    assert "max_products" in str(found["8"].note) and found["8"].used_rows == 16
+    again = Conditioning(max_entries=19 * 30, seed=1)(net, cross_entropy, batch).layers["0"]
     assert again.inputs != found["0"].inputs
     none = Conditioning(units=0)(net, cross_entropy, batch).layers["8"]
     assert "no unit" in str(none.note) and none.inputs > 1
@@ -385,7 +385,7 @@ def test_drawn_rows_estimate_the_whole() -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(5, 2)).double(), features(20_000, 5)
     whole = Conditioning(units=0)(net, curved, x).layers["0"]
-    part = Conditioning(units=0, most_entries=6 * 4000)(net, curved, x).layers["0"]
+    part = Conditioning(units=0, max_entries=6 * 4000)(net, curved, x).layers["0"]
     assert part.used_rows == 4000 and part.scaling == whole.scaling
     assert part.inputs == pytest.approx(whole.inputs, rel=0.05)
     assert part.normalized == pytest.approx(whole.normalized, rel=0.05)
@@ -435,7 +435,7 @@ def test_modules_called_twice_pool_their_rows() -> None:
     rows = np.concatenate([x.numpy(), 2 + x[:3].numpy()])
     assert found.rows == 13
     assert found.inputs == pytest.approx(kappa(np.column_stack([np.ones(13), rows])))
-    part = Conditioning(units=0, most_entries=5 * 8)(net, curved, x).layers["layer"]
+    part = Conditioning(units=0, max_entries=5 * 8)(net, curved, x).layers["layer"]
     chosen = torch.randperm(13, generator=torch.Generator().manual_seed(0))[:8].numpy()
     assert part.inputs == pytest.approx(kappa(np.column_stack([np.ones(8), rows[chosen]])))
     # Neither call feeds the other: the block is that of the weights, with what they have in common.
@@ -536,8 +536,8 @@ def test_attention_and_checkpointing() -> None:
     ("told", "words"),
     [
         ({"units": -1}, "units must be a whole number, 0 or larger"),
-        ({"most_entries": 0}, "most_entries must be a whole number, 1 or larger"),
-        ({"most_products": -1}, "most_products must be a whole number, 0 or larger"),
+        ({"max_entries": 0}, "max_entries must be a whole number, 1 or larger"),
+        ({"max_products": -1}, "max_products must be a whole number, 0 or larger"),
         ({"eps1": -1.0}, "eps1"),
         ({"spatial": "pixel"}, "spatial"),
     ],

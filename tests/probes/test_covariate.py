@@ -24,7 +24,7 @@ from tests.probes.odd_models import (
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import CovariateShift, CovariateShiftResult
-from trimtab.probes.choose import chosen
+from trimtab.probes.layer_selection import select_layers
 
 
 def squared(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -104,7 +104,7 @@ def test_some_layers_only() -> None:
     assert list(by_name) == ["0", "1", "2", "3", "4", "5", "6.0", "6.1"]
     some = CovariateShift(step_size=0.1, layers=("6", "[12]"))(model, loss_fn, a_batch())
     assert [layer.layer for layer in some.layers] == ["1", "2", "6.0", "6.1"]
-    few = CovariateShift(step_size=0.1, most=3)(model, loss_fn, a_batch())
+    few = CovariateShift(step_size=0.1, max_layers=3)(model, loss_fn, a_batch())
     assert [layer.layer for layer in few.layers] == ["0", "4", "6.1"]
     assert all(layer == by_name[layer.layer] for layer in (*some.layers, *few.layers))
     with pytest.raises(ValueError, match="no layer matches 'seven'; the layers are '0', '1'"):
@@ -114,7 +114,7 @@ def test_some_layers_only() -> None:
 @given(count=st.integers(0, 30), most=st.integers(1, 12))
 def test_layers_are_chosen_evenly(count: int, most: int) -> None:
     names = [str(i) for i in range(count)]
-    found = [int(name) for name in chosen(names, (), most)]
+    found = [int(name) for name in select_layers(names, (), most)]
     assert len(found) == min(count, most) and found == sorted(set(found))
     if found:
         assert found[-1] == count - 1 and (len(found) == 1 or found[0] == 0)
@@ -191,7 +191,7 @@ def test_peak_memory() -> None:
     [
         ({}, "Give an optimizer"),
         ({"step_size": -1.0}, "step_size must be"),
-        ({"step_size": 1.0, "most": 0}, "most must be"),
+        ({"step_size": 1.0, "max_layers": 0}, "max_layers must be"),
     ],
 )
 def test_bad_options(options: dict, words: str) -> None:

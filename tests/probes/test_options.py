@@ -41,10 +41,10 @@ WORD = (None, "foo", "", 3, [], True, ("batch",))
 FUNCTION = ("forward", 3, lambda x: x, lambda a, b, c: a)
 OBJECT = ("sgd", 3, nn.Linear(1, 1), torch.optim.SGD, trimtab.BNP)
 BAD: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("units", "most_entries", "most_products", "examples", "bins", "draws", "parts"), (None, *WHOLE)),
+    **dict.fromkeys(("units", "max_entries", "max_products", "examples", "bins", "draws", "parts"), (None, *WHOLE)),
     **dict.fromkeys(("top", "dense_up_to", "trace_vectors", "density_vectors", "density_steps"), (None, *WHOLE)),
-    **dict.fromkeys(("most_layers", "most_vectors"), (None, *WHOLE)),
-    **dict.fromkeys(("most", "batch_size"), (0, *WHOLE)),
+    **dict.fromkeys(("max_layers", "max_vectors"), (None, *WHOLE)),
+    **dict.fromkeys(("max_layers", "batch_size"), (0, *WHOLE)),
     **dict.fromkeys(("eps1", "eps2", "tolerance", "density_width"), (None, *NUMBER)),
     **dict.fromkeys(("statistics", "direction", "matrix", "likelihood", "link", "spatial", "no_bias"), WORD),
     **dict.fromkeys(("lower_end", "per_layer"), (None, 1, "yes")),
@@ -91,6 +91,29 @@ def test_former_words_for_statistics_are_understood(former: str, word: str) -> N
 def test_predict_understands_the_former_word_for_statistics() -> None:
     with pytest.warns(DeprecationWarning, match="statistics='train' is now statistics='batch'"):
         assert trimtab.predict(nn.Linear(3, 2), (3,), statistics="train").statistics == "batch"
+
+
+FORMER = [
+    (Activations, "most", "max_layers"),
+    (CovariateShift, "most", "max_layers"),
+    (Conditioning, "most_entries", "max_entries"),
+    (Conditioning, "most_products", "max_products"),
+    (Spectrum, "most_layers", "max_layers"),
+    (Spectrum, "most_products", "max_products"),
+    (Spectrum, "most_vectors", "max_vectors"),
+]
+
+
+@pytest.mark.parametrize(("kind", "former", "name"), FORMER)
+def test_former_names_of_options_are_understood(kind: type[Any], former: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"^{former} is now called {name};") as warned:
+        probe = kind(**PROBES[kind], **{former: 9})
+    assert warned[0].filename == __file__
+    assert probe == kind(**PROBES[kind], **{name: 9})
+    with pytest.warns(DeprecationWarning, match=f"^{former} is now called {name};"):
+        assert getattr(probe, former) == 9
+    with pytest.raises(TypeError, match=f"{former} is the former name of {name}; give only {name}"):
+        kind(**PROBES[kind], **{former: 9, name: 9})
 
 
 def test_the_choices_are_named() -> None:

@@ -122,8 +122,8 @@ def test_memory_is_given_back(matrix: dict, fails: bool, batch: Batch, monkeypat
         ({"density_width": 1e-3}, "density_width"),
         ({"density_steps": 0}, "density_steps"),
         ({"trace_vectors": -1}, "trace_vectors"),
-        ({"most_products": 0}, "most_products"),
-        ({"top": 10, "most_vectors": 10}, "most_vectors"),
+        ({"max_products": 0}, "max_products"),
+        ({"top": 10, "max_vectors": 10}, "max_vectors"),
     ],
 )
 def test_bad_options(told: dict, words: str) -> None:

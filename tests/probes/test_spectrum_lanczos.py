@@ -71,8 +71,8 @@ def test_both_ends_within_their_residuals(kind: str, size: int, seed: int, top: 
 def test_restarts_change_nothing(kind: str, size: int, seed: int, bottom: int) -> None:
     """A basis of 8 vectors at most finds the ends, too."""
     matrix, exact = drawn(kind, size, seed)
-    told = {"top": 2, "bottom": bottom, "tolerance": 1e-6, "most_products": 3000}
-    found = extremes(lambda v: matrix @ v, starting(size, seed), most_vectors=8, **told)
+    told = {"top": 2, "bottom": bottom, "tolerance": 1e-6, "max_products": 3000}
+    found = extremes(lambda v: matrix @ v, starting(size, seed), max_vectors=8, **told)
     assert found.converged and len(found.basis) <= 8
     near = WITHIN.get(kind, 1e-5) * np.abs(exact).max()
     assert found.values[-1] == pytest.approx(exact[-1], abs=near)
@@ -97,7 +97,7 @@ def test_the_space_is_orthonormal_and_known_exactly() -> None:
 
 def test_products_stop_when_told_to() -> None:
     matrix, _ = drawn("spread", 40, 1)
-    found = extremes(lambda v: matrix @ v, starting(40), tolerance=1e-12, most_products=5)
+    found = extremes(lambda v: matrix @ v, starting(40), tolerance=1e-12, max_products=5)
     assert not found.converged and found.products == 5
     few = extremes(lambda v: matrix @ v, starting(40), tolerance=0.5)
     many = extremes(lambda v: matrix @ v, starting(40), tolerance=1e-6)
@@ -114,10 +114,10 @@ def test_values_that_are_settled_are_good(outliers: list[float], top: int, seed:
     ladder = 10 * np.cumprod([1.0, *(1 - 0.1 - 0.5 * each for each in outliers)])
     rng = np.random.default_rng(seed)
     diagonal = torch.tensor(np.concatenate([ladder, 0.01 * rng.normal(size=400), [-1.0]]))
-    start, told = starting(len(diagonal), seed), {"top": top, "tolerance": 1e-2, "least_products": 4}
+    start, told = starting(len(diagonal), seed), {"top": top, "tolerance": 1e-2, "min_products": 4}
     # One start in 200 is so nearly orthogonal to the first vector that four products find the second, by either rule.
     assume(abs(start[0]) * len(start) ** 0.5 > 0.02 * start.norm())
-    early = extremes(lambda v: diagonal * v, start, settled=True, **told)
+    early = extremes(lambda v: diagonal * v, start, stop_when_stable=True, **told)
     late = extremes(lambda v: diagonal * v, start, **told)
     assert early.converged and early.products <= late.products
     assert early.values[-1] == pytest.approx(10, rel=1e-2)
@@ -125,12 +125,12 @@ def test_values_that_are_settled_are_good(outliers: list[float], top: int, seed:
 
 def test_settling_saves_products() -> None:
     diagonal = torch.tensor(np.concatenate([[10, 7.5, 6, 5, 4, 3, 2.5], 0.01 * np.arange(400) / 400]))
-    told = {"tolerance": 1e-2, "most_vectors": 8}
-    early = extremes(lambda v: diagonal * v, starting(407), settled=True, **told)
+    told = {"tolerance": 1e-2, "max_vectors": 8}
+    early = extremes(lambda v: diagonal * v, starting(407), stop_when_stable=True, **told)
     late = extremes(lambda v: diagonal * v, starting(407), **told)
     assert early.products < late.products and early.residuals[-1] > 1e-2 * 10 >= late.residuals[-1]
     assert early.values[-1] == pytest.approx(10, rel=2e-3)
-    assert extremes(lambda v: diagonal * v, starting(407), least_products=12, **told).products == 12
+    assert extremes(lambda v: diagonal * v, starting(407), min_products=12, **told).products == 12
 
 
 def test_single_precision_keeps_its_basis_orthogonal() -> None:
@@ -155,7 +155,8 @@ def test_long_vectors_of_single_precision() -> None:
     assert (vectors.double() @ vectors.double().T - torch.eye(3)).abs().max() < 1e-6
     diagonal = torch.linspace(0, 1, 1 << 22)
     diagonal[-1] = 3.0
-    assert lanczos_max(lambda v: diagonal * v, torch.ones(1 << 22), tolerance=1e-4, most=40) == pytest.approx(3, 1e-6)
+    largest = lanczos_max(lambda v: diagonal * v, torch.ones(1 << 22), tolerance=1e-4, max_products=40)
+    assert largest == pytest.approx(3, 1e-6)
 
 
 def test_an_exhausted_space() -> None:

@@ -102,7 +102,7 @@ def test_the_lower_end_of_a_matrix_that_is_not_formed(matrix: str, batch: Batch)
     else:
         assert found.smallest == pytest.approx(exact[exact > 1e-10][0]) and found.smallest_problem is None
         assert math.isnan(found.most_negative)
-        few = Spectrum(lower_end=True, most_products=3, **told)(model, loss_fn, batch)
+        few = Spectrum(lower_end=True, max_products=3, **told)(model, loss_fn, batch)
         assert math.isnan(few.smallest) and "did not reach" in few.smallest_problem and not few.converged
 
 
@@ -155,7 +155,7 @@ def test_blocks_of_layers(matrix: str, batch: Batch) -> None:
     exact = {name: np.linalg.eigvalsh(dense[part, part])[-1] for name, part in blocks.items()}
     assert found.layers == pytest.approx(exact)
     assert found.products > Spectrum(**(told | {"per_layer": False}))(model, loss_fn, batch).products + 3
-    assert list(Spectrum(most_layers=2, **told)(model, loss_fn, batch).layers) == ["0", "3"]
+    assert list(Spectrum(max_layers=2, **told)(model, loss_fn, batch).layers) == ["0", "3"]
 
 
 def test_trace_and_density(batch: Batch) -> None:

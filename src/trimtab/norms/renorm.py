@@ -71,7 +71,7 @@ class BatchRenorm(RunningNorm):
         sigma = torch.sqrt(self.running_var + self.eps)
         r = torch.sqrt(variance + self.eps) / sigma
         d = (mean - self.running_mean) / sigma
-        return _kept(r.clamp(1 / r_max, r_max)), _kept(d.clamp(-d_max, d_max))
+        return _save_copy(r.clamp(1 / r_max, r_max)), _save_copy(d.clamp(-d_max, d_max))
 
     def extra_repr(self) -> str:
         """The settings, as torch prints them."""
@@ -82,16 +82,16 @@ class BatchRenorm(RunningNorm):
 # The backward needs r and d as they were in the forward. A compiled one may compute them again instead, but from
 # running statistics that have moved since: its gradients would be wrong (https://github.com/pytorch/pytorch/pull/197039).
 # What comes out of an operator that the compiler does not know is kept.
-@library.custom_op("trimtab::kept", mutates_args=())
-def _kept(x: Tensor) -> Tensor:
+@library.custom_op("trimtab::save_copy", mutates_args=())
+def _save_copy(x: Tensor) -> Tensor:
     return x.clone()
 
 
-@_kept.register_fake
-def _kept_fake(x: Tensor) -> Tensor:
+@_save_copy.register_fake
+def _save_copy_fake(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-@_kept.register_vmap
-def _kept_vmap(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
-    return _kept(x), in_dims[0]
+@_save_copy.register_vmap
+def _save_copy_vmap(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+    return _save_copy(x), in_dims[0]

@@ -15,10 +15,11 @@ from trimtab.bnp.layers import layer_type
 from trimtab.norms import RunningNorm
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
-from trimtab.probes.choose import chosen
 from trimtab.probes.distribution import Distribution
+from trimtab.probes.layer_selection import select_layers
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.surface import Surface
+from trimtab.renamed import renamed_options
 
 _CHANNELS_FIRST = (*_torch.BATCH_NORMS, *_torch.INSTANCE_NORMS, nn.GroupNorm, RunningNorm)
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
@@ -76,6 +77,7 @@ class MomentChange:
     example_variance: float
 
 
+@renamed_options(most="max_layers")
 @dataclass(frozen=True, kw_only=True)
 class Activations(Probe[ActivationsResult]):
     """Moments and histograms of chosen layers' outputs (landscape, Sec. 2.1 and App. A.2.1).
@@ -90,7 +92,7 @@ class Activations(Probe[ActivationsResult]):
 
     Args:
         layers: Patterns of modules' names; none: all dense, convolution and normalization layers.
-        most: Look at so many of them at most, evenly over their order; None: no limit.
+        max_layers: Look at so many of them at most, evenly over their order; None: no limit.
         examples: How many channels of each are also looked at one by one.
         bins: How many bins the histograms have.
         limits: Where all histograms begin and end; None: each at its smallest and its largest value, outliers left out
@@ -106,7 +108,7 @@ class Activations(Probe[ActivationsResult]):
     successive: ClassVar[bool] = True
 
     layers: Sequence[str] = ()
-    most: int | None = 8
+    max_layers: int | None = 8
     examples: int = 1
     bins: int = 50
     limits: tuple[float, float] | None = None
@@ -115,7 +117,7 @@ class Activations(Probe[ActivationsResult]):
     def __post_init__(self) -> None:
         """Check the options."""
         options.strings(self, "layers")
-        options.whole(self, "most", least=1, optional=True)
+        options.whole(self, "max_layers", least=1, optional=True)
         options.whole(self, "examples", least=0)
         options.whole(self, "bins", least=1)
         if self.limits is not None:
@@ -136,7 +138,7 @@ class Activations(Probe[ActivationsResult]):
         outputs: dict[str, list[Tensor]] = {}
 
         def watched(model: nn.Module, batch: Any) -> Tensor:
-            with _kept(self._chosen(model), outputs):
+            with _record_outputs(self._chosen(model), outputs):
                 return loss_fn(model, batch)
 
         loss = Surface(model, watched, batch, statistics=self.statistics).loss()
@@ -150,7 +152,7 @@ class Activations(Probe[ActivationsResult]):
         modules = {name: module for name, module in model.named_modules() if self.layers or _by_default(module)}
         if not modules:
             raise CannotMeasure("The model has no dense, convolution or normalization layer; name others in `layers`.")
-        return {name: modules[name] for name in chosen(list(modules), self.layers, self.most)}
+        return {name: modules[name] for name in select_layers(list(modules), self.layers, self.max_layers)}
 
     def _describe(self, name: str, outputs: list[Tensor]) -> LayerActivations:
         rows = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
@@ -178,16 +180,16 @@ def moment_change(before: ActivationsResult, after: ActivationsResult) -> tuple[
 
 
 @contextmanager
-def _kept(modules: dict[str, nn.Module], outputs: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Within, a copy of what the modules put out is kept, as rows of channels."""
+def _record_outputs(modules: dict[str, nn.Module], outputs: dict[str, list[Tensor]]) -> Iterator[None]:
+    """Within, outputs of the modules are copied, as rows of channels."""
 
-    def keep(name: str, module: nn.Module, args: Any, output: Any) -> None:
+    def record(name: str, module: nn.Module, args: Any, output: Any) -> None:
         values = output if isinstance(output, tuple | list) else (output,)
         first = next((value for value in values if isinstance(value, Tensor)), None)
         if first is not None and first.is_floating_point() and first.layout is torch.strided and first.numel():
             outputs.setdefault(name, []).append(_rows(module, first.detach()))
 
-    handles = [module.register_forward_hook(partial(keep, name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(partial(record, name)) for name, module in modules.items()]
     try:
         yield
     finally:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from trimtab.bnp import BNP
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
-from trimtab.probes.choose import chosen
 from trimtab.probes.directions import between, length
 from trimtab.probes.isolation import Point
+from trimtab.probes.layer_selection import select_layers
 from trimtab.probes.result import LossFunction, Probe, Result, by_layer
 from trimtab.probes.surface import Surface, differentiate
 from trimtab.probes.updates import next_step
+from trimtab.renamed import renamed_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class CovariateShiftResult(Result):
     layers: tuple[LayerShift, ...] = ()
 
 
+@renamed_options(most="max_layers")
 @dataclass(frozen=True, kw_only=True)
 class CovariateShift(Probe[CovariateShiftResult]):
     """The gradient G of each layer, and G′ after the layers before it took their update (landscape, Def. 2.1).
@@ -69,7 +71,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         step_size: In the place of an optimizer: the update is that of plain gradient descent.
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
         layers: Patterns of layers' names to look at; none: all. All layers are updated in any case.
-        most: Look at so many layers at most, evenly over their order; None: no limit.
+        max_layers: Look at so many layers at most, evenly over their order; None: no limit.
         statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
 
     Raises:
@@ -83,7 +85,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
     step_size: float | None = None
     bnp: BNP | None = None
     layers: Sequence[str] = ()
-    most: int | None = None
+    max_layers: int | None = None
     statistics: Statistics = "batch"
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         if self.bnp is not None and self.optimizer is None:
             raise ValueError("bnp needs an optimizer that takes the step.")
         options.strings(self, "layers")
-        options.whole(self, "most", least=1, optional=True)
+        options.whole(self, "max_layers", least=1, optional=True)
         options.statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> CovariateShiftResult:
@@ -107,7 +109,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         """
         surface = Surface(model, loss_fn, batch, statistics=self.statistics)
         layers = _in_forward_order(surface, by_layer(surface.here))
-        wanted = set(chosen(list(layers), self.layers, self.most))
+        wanted = set(select_layers(list(layers), self.layers, self.max_layers))
         loss, before, after = next_step(surface, self._optimizer(surface), self.bnp)
         point, moved = dict(surface.here), False
         found: dict[str, Tensor] = {}

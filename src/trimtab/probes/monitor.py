@@ -103,19 +103,19 @@ class Monitor:
         if not self._called:  # a mistake of every step, found before there is a training to be spared
             check_call(model, loss_fn)
             self._called = True
-        found = []
+        measured = []
         for probe in self.probes:
             if self.due(step, probe):
                 started = time.monotonic()
-                result, told = _attempt(probe, model, loss_fn, batch)
-                found.append((Probed(step, probe.name, told, time.monotonic() - started), result))
+                result, record = _attempt(probe, model, loss_fn, batch)
+                measured.append((Probed(step, probe.name, record, time.monotonic() - started), result))
                 if result.problem is not None and probe.name not in self._failed:
                     self._failed.add(probe.name)
                     warn_user(
                         f"The probe {probe.name!r} measured nothing at step {step}: {_first_line(result.problem)} "
                         "This is said once; later failures are in `problem` of its results."
                     )
-        return found
+        return measured
 
     def due(self, step: int, probe: Probe[Any]) -> bool:
         """Whether a probe is to be called before a step; one that looks at changes also before the next."""
@@ -141,7 +141,7 @@ class Monitor:
 
 
 def _attempt(probe: Probe[Any], model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[Result, dict[str, Any]]:
-    """What a probe found, and the same for a record."""
+    """The result of a probe, and the same as a record."""
     try:
         result: Result = probe(model, loss_fn, batch)
         return result, result.to_dict()

@@ -65,14 +65,14 @@ def _shift(session: "Session") -> "Probe[Any]":
     from trimtab.probes import CovariateShift
 
     # Nothing is below the first layer.
-    return CovariateShift(optimizer=session.optimizer, layers=_weighted(session)[1:], most=LAYERS)
+    return CovariateShift(optimizer=session.optimizer, layers=_weighted(session)[1:], max_layers=LAYERS)
 
 
 def _activations(session: "Session") -> "Probe[Any]":
     """Mean, spread and distribution of what layers give out."""
     from trimtab.probes import Activations
 
-    return Activations(layers=_normed(session) or _weighted(session)[:-1], most=LAYERS)
+    return Activations(layers=_normed(session) or _weighted(session)[:-1], max_layers=LAYERS)
 
 
 def _conditioning(session: "Session") -> "Probe[Any]":

@@ -13,7 +13,7 @@ from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
 from trimtab.bnp.statistics import Moments, Rows
 from trimtab.probes.conditioning.patches import groups_of, row_count, rows_of
-from trimtab.probes.conditioning.suited import Unsuited
+from trimtab.probes.conditioning.selection import NotMeasurable
 
 
 def trained_bias(layer: nn.Module) -> bool:
@@ -72,11 +72,11 @@ class LayerInputs:
         """The chosen rows of Ĥ, or of H if no bias is trained.
 
         Raises:
-            Unsuited: If they are not finite.
+            NotMeasurable: If they are not finite.
         """
         rows = torch.cat(self._parts[group])
         if not bool(torch.isfinite(rows).all()):
-            raise Unsuited("its inputs are not finite")
+            raise NotMeasurable("its inputs are not finite")
         return torch.cat([rows.new_ones(len(rows), 1), rows], 1) if self._bias else rows
 
     def moments(self) -> Moments:

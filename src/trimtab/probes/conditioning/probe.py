@@ -15,11 +15,12 @@ from trimtab.probes import options
 from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature, differentiable_attention
 from trimtab.probes.conditioning.layer_inputs import Change, LayerInputs, change_of, trained_bias
 from trimtab.probes.conditioning.patches import columns_of, row_count
+from trimtab.probes.conditioning.selection import NotMeasurable, draw_rows, kind_of, measurable, spread_units
 from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition
-from trimtab.probes.conditioning.suited import Unsuited, kind_of, measurable, some, spread_units
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.surface import Surface
 from trimtab.probes.watching import watched
+from trimtab.renamed import renamed_options
 
 Source = Literal["batch", "running"]
 
@@ -65,7 +66,7 @@ class LayerConditioning:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditioningResult(Result):
-    """What `Conditioning` found.
+    """The result of `Conditioning`.
 
     Attributes:
         layers: By name.
@@ -76,13 +77,14 @@ class ConditioningResult(Result):
     left_out: dict[str, str] = field(default_factory=dict)
 
 
+@renamed_options(most_entries="max_entries", most_products="max_products")
 @dataclass(frozen=True, kw_only=True)
 class Conditioning(Probe[ConditioningResult]):
     """κ of Ĥ, ĤU, Ĝ and D, and of a unit's Hessian block before and after BNP (bnp paper, Theorem 4 and Fig. 8).
 
     For dense layers and for convolutions, transposed ones too, whose H is 𝓗: all patches of the batch as rows. Rows
     and statistics are those that BNP would see. H is a matrix in double precision of the inputs as they are, in
-    whatever precision the model works; `singular.factors` says what is told from zero.
+    whatever precision the model works; `singular.factors` says which values count as zero.
 
     The Hessian block of unit i is ĤᵀSĤ, S being the second derivative of the loss by the unit's outputs (Props. 2 and
     9; with BatchNorm further on, samples act on each other and S is a full matrix, which changes nothing here). S is
@@ -93,13 +95,13 @@ class Conditioning(Probe[ConditioningResult]):
 
     Each layer takes a forward and a part of a backward of its own, and each second derivative about as long as two
     backwards through what follows the layer. Peak memory: that of a training step with its graph for second
-    derivatives, and up to 6 matrices of `most_entries` double-precision numbers.
+    derivatives, and up to 6 matrices of `max_entries` double-precision numbers.
 
     Args:
         units: How many output units have their Hessian block taken, evenly spread, the first one among them; 1 is the
             first alone, as in Fig. 8, and 0 none.
-        most_entries: If Ĥ has more entries, some of its rows are drawn, and there is no Hessian block.
-        most_products: If a Hessian block takes more second derivatives per unit, it is left out.
+        max_entries: If Ĥ has more entries, some of its rows are drawn, and there is no Hessian block.
+        max_products: If a Hessian block takes more second derivatives per unit, it is left out.
         only: Names of layers; all if empty.
         bnp: Whose running statistics, ε₁, ε₂ and other options U and D shall have; without it the statistics are those
             of the batch, as they are for layers that it has not seen yet.
@@ -118,8 +120,8 @@ class Conditioning(Probe[ConditioningResult]):
     result: ClassVar[type[Result]] = ConditioningResult
 
     units: int = 3
-    most_entries: int = 2**22
-    most_products: int = 128
+    max_entries: int = 2**22
+    max_products: int = 128
     only: tuple[str, ...] = ()
     bnp: BNP | None = None
     eps1: float = 1e-2
@@ -131,8 +133,8 @@ class Conditioning(Probe[ConditioningResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        options.whole(self, "units", "most_products", least=0)
-        options.whole(self, "most_entries", least=1)
+        options.whole(self, "units", "max_products", least=0)
+        options.whole(self, "max_entries", least=1)
         options.strings(self, "only")
         options.instance(self, "bnp", BNP, "a trimtab.BNP")
         Options(eps1=self.eps1, eps2=self.eps2, spatial=self.spatial, no_bias=self.no_bias)
@@ -150,13 +152,13 @@ class Conditioning(Probe[ConditioningResult]):
 
         with watched(layers, count):
             surface.loss()
-        found: dict[str, LayerConditioning] = {}
+        measured: dict[str, LayerConditioning] = {}
         for name, layer in layers.items():
             try:
-                found[name] = self._measure_layer(surface, name, layer, rows.get(name, 0))
-            except Unsuited as reason:
+                measured[name] = self._measure_layer(surface, name, layer, rows.get(name, 0))
+            except NotMeasurable as reason:
                 left_out[name] = str(reason)
-        return ConditioningResult(layers=found, left_out=left_out)
+        return ConditioningResult(layers=measured, left_out=left_out)
 
     @property
     def _options(self) -> Options:
@@ -167,9 +169,9 @@ class Conditioning(Probe[ConditioningResult]):
     def _measure_layer(self, surface: Surface, name: str, layer: nn.Module, rows: int) -> LayerConditioning:
         """All numbers of one layer, from a run of its own."""
         if not rows:
-            raise Unsuited("the loss does not call it as a module")
+            raise NotMeasurable("the loss does not call it as a module")
         columns = columns_of(layer) + trained_bias(layer)
-        chosen = some(rows, self.most_entries // columns, self.seed)
+        chosen = draw_rows(rows, self.max_entries // columns, self.seed)
         note = self._why_no_hessian(rows, columns, len(chosen))
         units = spread_units(layer, max(self.units, 1))
         inputs = LayerInputs(layer, kind_of(layer), self._options, units, chosen, shifted=note is None)
@@ -178,7 +180,7 @@ class Conditioning(Probe[ConditioningResult]):
             parts = {group: factors(inputs.matrix(group), inputs.eps) for group in units}
             parts = {group: each for group, each in parts.items() if each.core.numel()}
             if not parts:
-                raise Unsuited("its inputs are 0")
+                raise NotMeasurable("its inputs are 0")
             if note is not None:
                 return [_Group(group, core) for group, (_, core) in parts.items()], note
             return _with_curvature(layer, loss, inputs.shifts, parts, units)
@@ -213,9 +215,9 @@ class Conditioning(Probe[ConditioningResult]):
         if not self.units:
             return "no unit was asked for"
         if used < rows:
-            return f"its {rows} by {columns} inputs are above most_entries, {self.most_entries}"
-        if products > self.most_products:
-            return f"it takes up to {products} second derivatives per unit, above most_products, {self.most_products}"
+            return f"its {rows} by {columns} inputs are above max_entries, {self.max_entries}"
+        if products > self.max_products:
+            return f"it takes up to {products} second derivatives per unit, above max_products, {self.max_products}"
         return None
 
     def _statistics(self, layer: nn.Module, inputs: LayerInputs) -> tuple[Tensor, Tensor, Source]:
@@ -247,13 +249,13 @@ class _Group(NamedTuple):
 
     def blocks(self, change: Change) -> list[_Block]:
         """Of the units whose Hessian is not 0."""
-        found = []
+        blocks = []
         for bend in self.bends:
             if bool(torch.isfinite(bend).all()):
                 before, rank = hessian_condition(bend, self.core, self.eps)
                 after, _ = hessian_condition(bend, change.applied(self.core), self.eps)
-                found += [_Block(before, after, rank)] if rank else []
-        return found
+                blocks += [_Block(before, after, rank)] if rank else []
+        return blocks
 
 
 def _with_curvature(

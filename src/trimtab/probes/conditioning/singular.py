@@ -59,7 +59,7 @@ def hessian_condition(curvature: Tensor, core: Tensor, eps: float) -> tuple[floa
     """κ and rank of Aᵀ M A for a symmetric M and an A with independent rows, by the eigenvalues that are not 0.
 
     Those eigenvalues of M that are above 8ε of the largest, in absolute value, span what counts of M; the product has
-    as many that are not 0. So M's noise is told from zero before A, which may be badly conditioned, stretches it.
+    as many that are not 0. So M's noise is separated from zero before A, which may be badly conditioned, stretches it.
 
     Args:
         curvature: M, (r, r).
@@ -73,10 +73,10 @@ def hessian_condition(curvature: Tensor, core: Tensor, eps: float) -> tuple[floa
     sizes = values.abs()
     if not sizes.numel() or not bool(sizes.max() > 0):
         return math.nan, 0
-    kept = sizes > max(ROUNDINGS * eps, len(sizes) * _EPS) * sizes.max()
-    stretched = vectors[:, kept].T @ core
+    nonzero = sizes > max(ROUNDINGS * eps, len(sizes) * _EPS) * sizes.max()
+    stretched = vectors[:, nonzero].T @ core
     lower = torch.linalg.qr(stretched.T, mode="r").R.T  # stretched = lower · (orthonormal rows)
-    return _ratio(torch.linalg.eigvalsh(lower.T @ (values[kept, None] * lower)).abs(), max(lower.shape))
+    return _ratio(torch.linalg.eigvalsh(lower.T @ (values[nonzero, None] * lower)).abs(), max(lower.shape))
 
 
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,5 +91,5 @@ def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _ratio(sizes: Tensor, length: int) -> tuple[float, int]:
     """The largest over the smallest that is above rounding, and how many are."""
-    kept = sizes[sizes > sizes.max() * length * _EPS]
-    return (float(kept.max() / kept.min()), len(kept)) if len(kept) else (math.nan, 0)
+    above = sizes[sizes > sizes.max() * length * _EPS]
+    return (float(above.max() / above.min()), len(above)) if len(above) else (math.nan, 0)

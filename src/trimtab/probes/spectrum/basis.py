@@ -8,7 +8,7 @@ _COLUMNS = 1 << 17  # entries that are taken at a time
 
 
 class Basis:
-    """Orthonormal vectors of one length, kept as the rows of blocks.
+    """Orthonormal vectors of one length, stored as the rows of blocks.
 
     Args:
         like: A vector of their length, type and device.

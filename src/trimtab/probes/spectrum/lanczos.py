@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trimtab.probes.result import CannotMeasure
 from trimtab.probes.spectrum.basis import Basis, norm
+from trimtab.renamed import renamed_arguments
 
 Product = Callable[[Tensor], Tensor]
 """The product of the matrix with a vector, as a new vector."""
@@ -76,12 +77,12 @@ class Lanczos:
         values, vectors = torch.linalg.eigh(self._projected)
         return values, (self._beside @ vectors).abs(), vectors
 
-    def shrink(self, kept: Tensor) -> None:
+    def shrink(self, keep: Tensor) -> None:
         """Keep some of the Ritz vectors only, by number."""
         values, _, vectors = self.ritz()
-        self.basis.rotate(vectors[:, kept])
-        self._projected = torch.diag(values[kept])
-        self._beside = self._beside @ vectors[:, kept]
+        self.basis.rotate(vectors[:, keep])
+        self._projected = torch.diag(values[keep])
+        self._beside = self._beside @ vectors[:, keep]
 
     def _start_again(self, like: Tensor) -> None:
         """All that A makes of the vectors is in their space: go on with anything outside."""
@@ -122,10 +123,10 @@ def extremes(
     top: int = 1,
     bottom: int = 0,
     tolerance: float = 1e-2,
-    most_products: int = 100,
-    most_vectors: int = 32,
-    least_products: int = 1,
-    settled: bool = False,
+    max_products: int = 100,
+    max_vectors: int = 32,
+    min_products: int = 1,
+    stop_when_stable: bool = False,
     noise: torch.Generator | None = None,
 ) -> Ritz:
     """The ends of the spectrum of a symmetric matrix.
@@ -140,12 +141,12 @@ def extremes(
         top: How many of the largest have to converge.
         bottom: How many of the lowest have to.
         tolerance: They have when their residuals are below this share of them (or are rounding).
-        most_products: It ends after so many products at the latest.
-        most_vectors: Of the basis; when it is full, its best part is kept and the rest given up.
-        least_products: It does not end before, unless it is exact.
-        settled: Whether they have converged, too, when their last product moved them by less than the tolerance and
-            their squared residuals over the gaps to the values beside them (Temple, 1928; Kato, 1949), which are what
-            they are off by unless another eigenvalue hides in the gap, are ten times smaller still.
+        max_products: It ends after so many products at the latest.
+        max_vectors: Of the basis; when it is full, only its best part is retained.
+        min_products: It does not end before, unless it is exact.
+        stop_when_stable: Whether they also count as converged when their last product moved them by less than the
+            tolerance and their errors, estimated by squared residuals over the gaps to the values beside them
+            (Temple, 1928; Kato, 1949; right unless another eigenvalue hides in a gap), are ten times smaller than that.
         noise: See `Lanczos`.
 
     Raises:
@@ -160,20 +161,20 @@ def extremes(
         lanczos.step()
         values, residuals, _ = lanczos.ritz()
         converged = lanczos.exhausted or len(values) == size
-        if not converged and lanczos.products >= least_products and len(values) >= max(top, bottom):
+        if not converged and lanczos.products >= min_products and len(values) >= max(top, bottom):
             enough = tolerance * values.abs() + rounding * values.abs().max()
             good = residuals <= enough
-            if settled:
-                good |= _settled(values, residuals, before, top, enough)
+            if stop_when_stable:
+                good |= _stable(values, residuals, before, top, enough)
             converged = bool(good[len(values) - top :].all() and good[:bottom].all())
-        if converged or lanczos.products >= most_products:
+        if converged or lanczos.products >= max_products:
             return Ritz(values, residuals, converged, lanczos.basis, lanczos.products)
         before = values
-        if len(values) >= most_vectors:
-            lanczos.shrink(_best(most_vectors, top, bottom))
+        if len(values) >= max_vectors:
+            lanczos.shrink(_best(max_vectors, top, bottom))
 
 
-def _settled(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough: Tensor) -> Tensor:
+def _stable(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough: Tensor) -> Tensor:
     """Which values hardly moved, and are hardly off if there is no eigenvalue in the gaps beside them."""
     low = len(values) - top
     if len(before) < max(low, top):
@@ -185,16 +186,18 @@ def _settled(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough
     return (moved <= enough) & (gap > 0) & (residuals.square() <= 0.1 * enough * gap)
 
 
-def lanczos_max(product: Product, start: Tensor, *, tolerance: float = 1e-4, most: int = 200) -> float:
+@renamed_arguments(most="max_products")
+def lanczos_max(product: Product, start: Tensor, *, tolerance: float = 1e-4, max_products: int = 200) -> float:
     """The largest eigenvalue of a symmetric matrix that is known by its products, by Lanczos' method.
 
     Args:
         product: The product of the matrix with a vector.
         start: A vector that is not orthogonal to the eigenvector.
         tolerance: It ends when the residual, which bounds the distance to an eigenvalue, is below this share of it.
-        most: It ends after so many products at the latest.
+        max_products: It ends after so many products at the latest.
     """
-    return float(extremes(product, start, tolerance=tolerance, most_products=most, most_vectors=most).values[-1])
+    ritz = extremes(product, start, tolerance=tolerance, max_products=max_products, max_vectors=max_products)
+    return float(ritz.values[-1])
 
 
 def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:

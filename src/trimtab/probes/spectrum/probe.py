@@ -12,7 +12,6 @@ from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import LossFunction, Probe, by_layer
-from trimtab.probes.spectrum.found import SpectrumResult, learning_rates
 from trimtab.probes.spectrum.lanczos import Ritz, extremes, signs
 from trimtab.probes.spectrum.operators import (
     Curvature,
@@ -24,17 +23,20 @@ from trimtab.probes.spectrum.operators import (
     of_gaussian,
     twice_differentiable,
 )
+from trimtab.probes.spectrum.result import SpectrumResult, learning_rates
 from trimtab.probes.spectrum.stochastic import mean_and_error, quadrature, rest_of_trace, smoothed
 from trimtab.probes.surface import Surface
+from trimtab.renamed import renamed_options
 
 Matrix = Literal["hessian", "ggn", "fisher"]
 Likelihood = Literal["categorical", "gaussian"]
 
 _GRID = 512
 _NARROW = 0.003  # of the range, about what the grid resolves
-_LEAST = 4  # products, so that eigenvectors of which the gradient has nothing come out of the noise
+_MIN_PRODUCTS = 4  # products, so that eigenvectors of which the gradient has nothing come out of the noise
 
 
+@renamed_options(most_layers="max_layers", most_products="max_products", most_vectors="max_vectors")
 @dataclass(frozen=True, kw_only=True)
 class Spectrum(Probe[SpectrumResult]):
     """Eigenvalues of the Hessian, the Gauss–Newton or the Fisher matrix, which is never formed.
@@ -53,7 +55,7 @@ class Spectrum(Probe[SpectrumResult]):
             called.
 
     Peak memory, beyond the model: the graph of the gradient, which is about twice what a training step keeps, and while
-    a product is computed about four times as much as a training step (ResNet-18); up to `most_vectors` vectors of the
+    a product is computed about four times as much as a training step (ResNet-18); up to `max_vectors` vectors of the
     parameters' size for the largest eigenvalues, which stay while the trace is estimated, and later `density_steps` of
     them for the density; a few more in between.
 
@@ -62,12 +64,12 @@ class Spectrum(Probe[SpectrumResult]):
         statistics: See `IsolatedModel`.
         top: How many of the largest eigenvalues.
         tolerance: How far off an eigenvalue may be, as a share of it. It is good when its residual, which bounds the
-            distance to an eigenvalue, is below that, or when it is settled (see `extremes`). With parameters in half
-            precision, products are hardly better than 1 %.
+            distance to an eigenvalue, is below that, or when it no longer moves (see `extremes`). With parameters in
+            half precision, products are hardly better than 1 %.
         lower_end: Whether to find the lower end as well. Matrices with at most `dense_up_to` rows (or outputs, for
             `ggn` and `fisher`) are formed for it, and everything is exact up to rounding. Of larger ones Lanczos'
             method finds the lowest eigenvalue of the Hessian, and the smallest that is not zero of `ggn` and `fisher`
-            if `most_products` are enough, which they often are not. It cannot find eigenvalues of a Hessian near zero,
+            if `max_products` are enough, which they often are not. It cannot find eigenvalues of a Hessian near zero,
             since these are inside of the spectrum.
         dense_up_to: See `lower_end`.
         trace_vectors: How many random vectors for the trace; 0: no trace.
@@ -76,14 +78,14 @@ class Spectrum(Probe[SpectrumResult]):
         density_width: The standard deviation of the Gaussian that smooths the density, as a share of the spectrum's
             range; at least 0.003.
         per_layer: Whether to find the largest eigenvalue of the diagonal block of each layer.
-        most_layers: Only so many layers, those with the most parameters.
+        max_layers: Only so many layers, those with the most parameters.
         forward: From model and batch to one tensor of outputs; for `ggn` and `fisher`.
         criterion: From outputs and batch to the loss; for `ggn`.
         likelihood: For `fisher`.
         optimizer: Whose learning rate is in use.
         seed: Of the random vectors.
-        most_products: For the largest eigenvalues, and for each layer.
-        most_vectors: See above; Lanczos' method restarts with its best vectors when there are so many.
+        max_products: For the largest eigenvalues, and for each layer.
+        max_vectors: See above; Lanczos' method restarts with its best vectors when there are so many.
     """
 
     name: ClassVar[str] = "spectrum"
@@ -100,14 +102,14 @@ class Spectrum(Probe[SpectrumResult]):
     density_steps: int = 32
     density_width: float = 0.01
     per_layer: bool = False
-    most_layers: int = 64
+    max_layers: int = 64
     forward: Callable[[nn.Module, Any], Tensor] | None = None
     criterion: Callable[[Tensor, Any], Tensor] | None = None
     likelihood: Likelihood = "categorical"
     optimizer: torch.optim.Optimizer | None = field(default=None, repr=False)
     seed: int = 0
-    most_products: int = 100
-    most_vectors: int = 32
+    max_products: int = 100
+    max_vectors: int = 32
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -118,9 +120,9 @@ class Spectrum(Probe[SpectrumResult]):
         for option, kinds in (("matrix", Matrix), ("likelihood", Likelihood)):
             options.choice(self, option, get_args(kinds))
         options.statistics(self)
-        options.whole(self, "top", "density_steps", "most_layers", "most_products", least=1)
+        options.whole(self, "top", "density_steps", "max_layers", "max_products", least=1)
         options.whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
-        options.whole(self, "most_vectors", least=self.top + 4)
+        options.whole(self, "max_vectors", least=self.top + 4)
         options.flag(self, "lower_end", "per_layer")
         options.function(self, "forward", "model, batch")
         options.function(self, "criterion", "outputs, batch")
@@ -140,10 +142,10 @@ class Spectrum(Probe[SpectrumResult]):
         with twice_differentiable():
             if self.matrix == "hessian":
                 surface = Surface(model, loss_fn, batch, statistics=self.statistics)
-                return surface.inside(lambda loss, leaves: self._found(Hessian(loss, leaves)))
+                return surface.inside(lambda loss, leaves: self._result(Hessian(loss, leaves)))
             isolated = IsolatedModel(model, statistics=self.statistics)
             leaves = isolated.leaves()
-            return isolated.run(lambda: self._found(self._gauss_newton(isolated.model, leaves, batch)), leaves)
+            return isolated.run(lambda: self._result(self._gauss_newton(isolated.model, leaves, batch)), leaves)
 
     def _gauss_newton(self, model: nn.Module, leaves: Leaves, batch: Any) -> GaussNewton:
         assert self.forward is not None
@@ -157,7 +159,7 @@ class Spectrum(Probe[SpectrumResult]):
             outputs, leaves, (of_categorical if self.likelihood == "categorical" else of_gaussian)(outputs)
         )
 
-    def _found(self, matrix: Curvature) -> SpectrumResult:
+    def _result(self, matrix: Curvature) -> SpectrumResult:
         noise = torch.Generator().manual_seed(self.seed)
         exact = self.lower_end and matrix.rank <= self.dense_up_to
         result = self._exact(matrix) if exact else self._by_lanczos(matrix, noise)
@@ -252,7 +254,7 @@ class Spectrum(Probe[SpectrumResult]):
     def _with_layers(self, result: SpectrumResult, matrix: Curvature, noise: torch.Generator) -> SpectrumResult:
         groups = by_layer(matrix.leaves)
         sizes = {layer: sum(matrix.leaves[name].numel() for name in names) for layer, names in groups.items()}
-        chosen = set(sorted(sizes, key=lambda layer: -sizes[layer])[: self.most_layers])
+        chosen = set(sorted(sizes, key=lambda layer: -sizes[layer])[: self.max_layers])
         layers, products, converged = {}, 0, result.converged
         for layer in (layer for layer in groups if layer in chosen):
             block = matrix.block(groups[layer])
@@ -271,10 +273,10 @@ class Spectrum(Probe[SpectrumResult]):
             top=top,
             bottom=bottom,
             tolerance=self.tolerance,
-            most_products=self.most_products,
-            most_vectors=self.most_vectors,
-            least_products=_LEAST,
-            settled=True,
+            max_products=self.max_products,
+            max_vectors=self.max_vectors,
+            min_products=_MIN_PRODUCTS,
+            stop_when_stable=True,
             noise=noise,
         )
 

@@ -12,8 +12,8 @@ from trimtab.bnp.options import Options
 from trimtab.probes.conditioning.patches import can_unfold, groups_of, outputs_of
 
 
-class Unsuited(Exception):  # noqa: N818
-    """A layer cannot be measured; the words say why."""
+class NotMeasurable(Exception):  # noqa: N818
+    """A layer that cannot be measured, with the reason."""
 
 
 def measurable(model: nn.Module, only: Sequence[str], options: Options) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -35,34 +35,34 @@ def measurable(model: nn.Module, only: Sequence[str], options: Options) -> tuple
     for name, module in model.named_modules():
         for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             owners.setdefault(id(parameter), set()).add(name)
-    suited: dict[str, nn.Module] = {}
+    measurable_layers: dict[str, nn.Module] = {}
     left_out: dict[str, str] = {}
     for name in only or known:
         try:
             _check(name, known[name], owners, options)
-            suited[name] = known[name]
-        except Unsuited as reason:
+            measurable_layers[name] = known[name]
+        except NotMeasurable as reason:
             left_out[name] = str(reason)
-    return suited, left_out
+    return measurable_layers, left_out
 
 
 def _check(name: str, layer: nn.Module, owners: dict[int, set[str]], options: Options) -> None:
     """Raise if the layer cannot be measured."""
     for each in ("weight", "bias"):
         if is_parametrized(layer, each) or each in layer.__dict__:
-            raise Unsuited(f"its {each} is computed from other parameters")
+            raise NotMeasurable(f"its {each} is computed from other parameters")
     weight = _torch.own_parameter(layer, "weight")
     if not can_unfold(layer):
-        raise Unsuited(f"the rows of {type(layer).__name__} are not known")
+        raise NotMeasurable(f"the rows of {type(layer).__name__} are not known")
     if weight is None or not weight.requires_grad:
-        raise Unsuited("its weight is frozen")
+        raise NotMeasurable("its weight is frozen")
     for parameter in (weight, _torch.own_parameter(layer, "bias")):
         if others := owners.get(id(parameter), set()) - {name}:
-            raise Unsuited(f"it shares parameters with {', '.join(map(repr, sorted(others)))}")
+            raise NotMeasurable(f"it shares parameters with {', '.join(map(repr, sorted(others)))}")
     if not weight.numel():
-        raise Unsuited("its weight is empty")
+        raise NotMeasurable("its weight is empty")
     if options.spatial not in kind_of(layer).spatial:
-        raise Unsuited(f"spatial={options.spatial!r} is not defined for {type(layer).__name__}")
+        raise NotMeasurable(f"spatial={options.spatial!r} is not defined for {type(layer).__name__}")
 
 
 def kind_of(layer: nn.Module) -> LayerType:
@@ -72,18 +72,18 @@ def kind_of(layer: nn.Module) -> LayerType:
     return kind
 
 
-def spread_units(layer: nn.Module, most: int) -> dict[int, list[int]]:
-    """Units spread evenly, the first one among them, by their group."""
+def spread_units(layer: nn.Module, limit: int) -> dict[int, list[int]]:
+    """At most `limit` output units, spread evenly from the first one on, by the number of their group."""
     outputs, groups = outputs_of(layer), groups_of(layer)
-    found: dict[int, list[int]] = {}
-    for unit in sorted({index * outputs // most for index in range(most)}):
-        found.setdefault(unit * groups // outputs, []).append(unit)
-    return found
+    units: dict[int, list[int]] = {}
+    for unit in sorted({index * outputs // limit for index in range(limit)}):
+        units.setdefault(unit * groups // outputs, []).append(unit)
+    return units
 
 
-def some(count: int, most: int, seed: int) -> Tensor:
-    """All numbers below `count`, or at most so many of them, at least one."""
-    if count <= most:
+def draw_rows(count: int, limit: int, seed: int) -> Tensor:
+    """The numbers of all rows, or of `limit` of them that are drawn at random, at least of one."""
+    if count <= limit:
         return torch.arange(count)
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(count, generator=generator)[: max(most, 1)].sort().values
+    return torch.randperm(count, generator=generator)[: max(limit, 1)].sort().values
