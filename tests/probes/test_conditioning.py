@@ -74,8 +74,8 @@ def test_condition_numbers_of_matrices_of_any_rank(rows: int, columns: int, seed
     assert condition(core) == pytest.approx(kappa(matrix, rank), rel=1e-6)
     half = rng.normal(size=(rows, rows))
     curvature = half + half.T  # of both signs
-    bend = basis.T @ torch.tensor(curvature) @ basis
-    found, found_rank = hessian_condition(bend, core, DOUBLE)
+    within_basis = basis.T @ torch.tensor(curvature) @ basis
+    found, found_rank = hessian_condition(within_basis, core, DOUBLE)
     values = np.sort(np.abs(np.linalg.eigvalsh(matrix.T @ curvature @ matrix)))[::-1]
     assert found_rank == rank
     if values[rank - 1] > 1e-12 * values[0]:  # numpy's own rounding

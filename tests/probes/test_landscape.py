@@ -22,7 +22,7 @@ from tests.probes.odd_models import (
 )
 from tests.probes.untouched import untouched
 from trimtab.probes import Landscape, LandscapeResult
-from trimtab.probes.directions import filter_normalized, length
+from trimtab.probes.directions import filter_normalized, total_norm
 from trimtab.probes.landscape import DLN_MULTIPLES, VGG_MULTIPLES
 
 
@@ -185,7 +185,7 @@ def test_filters_are_as_long_as_those_of_the_weights() -> None:
 def test_a_length_is_summed_in_float64() -> None:
     many = torch.full((3_000_000,), 0.1)
     exact = 0.1 * math.sqrt(3e6 + 1)
-    assert float(length([many, many[:1].bfloat16()])) == pytest.approx(exact, rel=1e-6)
+    assert float(total_norm([many, many[:1].bfloat16()])) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["gradient", "random"])

@@ -116,10 +116,10 @@ class Activations(Probe[ActivationsResult]):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        options.strings(self, "layers")
-        options.whole(self, "max_layers", least=1, optional=True)
-        options.whole(self, "examples", least=0)
-        options.whole(self, "bins", least=1)
+        options.check_strings(self, "layers")
+        options.check_whole(self, "max_layers", least=1, optional=True)
+        options.check_whole(self, "examples", least=0)
+        options.check_whole(self, "bins", least=1)
         if self.limits is not None:
             several = list(self.limits) if isinstance(self.limits, Iterable) else []
             if len(several) != 2 or not all(map(options.is_finite, several)) or not several[0] < several[1]:
@@ -127,7 +127,7 @@ class Activations(Probe[ActivationsResult]):
                     f"limits must be None or two finite numbers, the smaller one first, not {self.limits!r}."
                 )
             object.__setattr__(self, "limits", tuple(several))
-        options.statistics(self)
+        options.check_statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ActivationsResult:
         """Run the model once.
@@ -138,7 +138,7 @@ class Activations(Probe[ActivationsResult]):
         outputs: dict[str, list[Tensor]] = {}
 
         def watched(model: nn.Module, batch: Any) -> Tensor:
-            with _record_outputs(self._chosen(model), outputs):
+            with _record_outputs(self._selected_layers(model), outputs):
                 return loss_fn(model, batch)
 
         loss = Surface(model, watched, batch, statistics=self.statistics).loss()
@@ -148,7 +148,7 @@ class Activations(Probe[ActivationsResult]):
         layers = [self._describe(name, outputs.pop(name)) for name in list(outputs)]
         return ActivationsResult(loss=loss, layers=tuple(layers))
 
-    def _chosen(self, model: nn.Module) -> dict[str, nn.Module]:
+    def _selected_layers(self, model: nn.Module) -> dict[str, nn.Module]:
         modules = {name: module for name, module in model.named_modules() if self.layers or _by_default(module)}
         if not modules:
             raise CannotMeasure("The model has no dense, convolution or normalization layer; name others in `layers`.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trimtab.bnp import BNP
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
-from trimtab.probes.directions import between, length
+from trimtab.probes.directions import distance_between, total_norm
 from trimtab.probes.isolation import Point
 from trimtab.probes.layer_selection import select_layers
 from trimtab.probes.result import LossFunction, Probe, Result, by_layer
@@ -92,14 +92,14 @@ class CovariateShift(Probe[CovariateShiftResult]):
         """Check the options."""
         if (self.optimizer is None) == (self.step_size is None):
             raise ValueError("Give an optimizer, or a step_size in its place.")
-        options.optimizer(self)
-        options.positive(self, "step_size")
-        options.instance(self, "bnp", BNP, "a trimtab.BNP")
+        options.check_optimizer(self)
+        options.check_positive(self, "step_size")
+        options.check_instance(self, "bnp", BNP, "a trimtab.BNP")
         if self.bnp is not None and self.optimizer is None:
             raise ValueError("bnp needs an optimizer that takes the step.")
-        options.strings(self, "layers")
-        options.whole(self, "max_layers", least=1, optional=True)
-        options.statistics(self)
+        options.check_strings(self, "layers")
+        options.check_whole(self, "max_layers", least=1, optional=True)
+        options.check_statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> CovariateShiftResult:
         """Measure.
@@ -160,7 +160,7 @@ def _gradient(surface: Surface, names: list[str], point: Point) -> dict[str, Ten
 
 def _compare(before: Point, after: Point) -> Tensor:
     """‖G − G′‖, ‖G‖ and ‖G′‖."""
-    return torch.stack([between(before, after), length(before.values()), length(after.values())])
+    return torch.stack([distance_between(before, after), total_norm(before.values()), total_norm(after.values())])
 
 
 def _shift(layer: str, distance: float, before: float, after: float) -> LayerShift:

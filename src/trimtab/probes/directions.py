@@ -14,20 +14,21 @@ from trimtab.probes.result import by_layer
 _BLOCK = 1024
 
 
-def between(a: Point, b: Point) -> Tensor:
-    """The Euclidean distance ‖a − b‖ of two points, as `length` gives it."""
+def distance_between(a: Point, b: Point) -> Tensor:
+    """The Euclidean distance ‖a − b‖ of two points, as `total_norm` gives it."""
     pairs = [(value, b[name]) for name, value in a.items()]
     if _on_cpu(value for value, _ in pairs):
-        return _together(_block_norms(x - y) for x, y in pairs)  # one by one, since a difference may stay in the cache
-    return length(_torch.subtract_all([x for x, _ in pairs], [y for _, y in pairs]))
+        # One by one, since a difference may stay in the cache.
+        return _norm_of_norms(_block_norms(x - y) for x, y in pairs)
+    return total_norm(_torch.subtract_all([x for x, _ in pairs], [y for _, y in pairs]))
 
 
-def length(tensors: Iterable[Tensor]) -> Tensor:
+def total_norm(tensors: Iterable[Tensor]) -> Tensor:
     """The Euclidean norm of all entries together, as a number in float64 on the device of the first tensor."""
     tensors = list(tensors)
     if _on_cpu(tensors):
-        return _together(map(_block_norms, tensors))
-    return _together(_torch.norms(tensors))
+        return _norm_of_norms(map(_block_norms, tensors))
+    return _norm_of_norms(_torch.norms(tensors))
 
 
 def _on_cpu(tensors: Iterable[Tensor]) -> bool:
@@ -46,7 +47,7 @@ def _block_norms(x: Tensor) -> Tensor:
     return torch.cat([blocks, torch.linalg.vector_norm(x[whole:]).reshape(1)])
 
 
-def _together(norms: Iterable[Tensor]) -> Tensor:
+def _norm_of_norms(norms: Iterable[Tensor]) -> Tensor:
     flat = [norm.double().flatten() for norm in norms]
     total: Tensor = torch.linalg.vector_norm(torch.cat([norm.to(flat[0].device) for norm in flat]))
     return total

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
-from trimtab.probes.directions import between, filter_normalized, length
+from trimtab.probes.directions import distance_between, filter_normalized, total_norm
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.surface import Surface, differentiate
@@ -136,15 +136,15 @@ class Landscape(Probe[LandscapeResult]):
         """Check the options."""
         if self.step_size is None and self.optimizer is None:
             raise ValueError("Give a step_size, or an optimizer whose learning rate is the step size.")
-        options.positive(self, "step_size")
-        options.optimizer(self)
+        options.check_positive(self, "step_size")
+        options.check_optimizer(self)
         several = list(self.multiples) if isinstance(self.multiples, Iterable) else []
         if not several or not all(options.is_finite(s) and s != 0 for s in several):
             raise ValueError(f"multiples must be one finite number or more, none of them 0, not {self.multiples!r}.")
         object.__setattr__(self, "multiples", tuple(map(float, several)))
-        options.choice(self, "direction", ("gradient", "random"))
-        options.seed(self)
-        options.statistics(self)
+        options.check_choice(self, "direction", ("gradient", "random"))
+        options.check_seed(self)
+        options.check_statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> LandscapeResult:
         """Walk.
@@ -155,12 +155,12 @@ class Landscape(Probe[LandscapeResult]):
         step_size = self._step_size()
         surface = Surface(model, loss_fn, batch, statistics=self.statistics)
         loss, gradient = surface.gradient()
-        size = length(gradient.values())
+        size = total_norm(gradient.values())
         direction: Point = gradient
         span = size
         if self.direction == "random":
             direction = filter_normalized(surface.isolated.model, surface.here, self.seed)
-            span = length(direction.values())
+            span = total_norm(direction.values())
             if not bool(span):
                 raise CannotMeasure("The model has no trained weight of two dimensions to draw a direction for.")
         # In half precision much of a step is lost by rounding.
@@ -168,8 +168,10 @@ class Landscape(Probe[LandscapeResult]):
 
         def look(loss: Tensor, leaves: dict[str, Tensor]) -> list[Tensor]:
             there = differentiate(loss, leaves)
-            moved = [between({name: leaf.detach() for name, leaf in leaves.items()}, surface.here)] if coarse else []
-            return [loss.detach(), length(there.values()), between(there, gradient), *moved]
+            numbers = [loss.detach(), total_norm(there.values()), distance_between(there, gradient)]
+            if coarse:
+                numbers.append(distance_between({name: leaf.detach() for name, leaf in leaves.items()}, surface.here))
+            return numbers
 
         met = surface.walk(direction, [-s * step_size for s in self.multiples], look)
         points = []

@@ -119,9 +119,9 @@ class Monitor:
 
     def due(self, step: int, probe: Probe[Any]) -> bool:
         """Whether a probe is to be called before a step; one that looks at changes also before the next."""
-        return self._chosen(step) or (probe.successive and step > 0 and self._chosen(step - 1))
+        return self._is_due(step) or (probe.successive and step > 0 and self._is_due(step - 1))
 
-    def _chosen(self, step: int) -> bool:
+    def _is_due(self, step: int) -> bool:
         return step in self.at if self.at else step % self.every == 0
 
     def close(self) -> None:

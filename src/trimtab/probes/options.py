@@ -14,7 +14,7 @@ from trimtab.norms.statistics import canonical_statistics
 LARGEST_SEED = 2**64 - 1
 
 
-def whole(probe: object, *names: str, least: int, optional: bool = False) -> None:
+def check_whole(probe: object, *names: str, least: int, optional: bool = False) -> None:
     """Refuse all but whole numbers from `least` on.
 
     Raises:
@@ -31,7 +31,7 @@ def whole(probe: object, *names: str, least: int, optional: bool = False) -> Non
         object.__setattr__(probe, name, int(value))
 
 
-def seed(probe: object) -> None:
+def check_seed(probe: object) -> None:
     """Refuse a `seed` that torch's generators do not take.
 
     Raises:
@@ -43,7 +43,7 @@ def seed(probe: object) -> None:
     object.__setattr__(probe, "seed", int(value))
 
 
-def positive(probe: object, name: str) -> None:
+def check_positive(probe: object, name: str) -> None:
     """Refuse all but positive, finite numbers and None.
 
     Raises:
@@ -57,7 +57,7 @@ def positive(probe: object, name: str) -> None:
     object.__setattr__(probe, name, float(value))
 
 
-def choice(probe: object, name: str, choices: Iterable[str]) -> None:
+def check_choice(probe: object, name: str, choices: Iterable[str]) -> None:
     """Refuse all but these words.
 
     Raises:
@@ -68,7 +68,7 @@ def choice(probe: object, name: str, choices: Iterable[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}.")
 
 
-def statistics(probe: object) -> None:
+def check_statistics(probe: object) -> None:
     """Refuse all but the words for `statistics`; former ones are replaced, with a DeprecationWarning.
 
     Raises:
@@ -77,7 +77,7 @@ def statistics(probe: object) -> None:
     object.__setattr__(probe, "statistics", canonical_statistics(vars(probe)["statistics"]))
 
 
-def flag(probe: object, *names: str) -> None:
+def check_flag(probe: object, *names: str) -> None:
     """Refuse all but True and False.
 
     Raises:
@@ -88,7 +88,7 @@ def flag(probe: object, *names: str) -> None:
             raise ValueError(f"{name} must be True or False, not {getattr(probe, name)!r}.")
 
 
-def instance(probe: object, name: str, kind: type, words: str) -> None:
+def check_instance(probe: object, name: str, kind: type, words: str) -> None:
     """Refuse all but objects of a class and None.
 
     Raises:
@@ -99,16 +99,16 @@ def instance(probe: object, name: str, kind: type, words: str) -> None:
         raise ValueError(f"{name} must be {words} or None, not {described(value)}.")
 
 
-def optimizer(probe: object) -> None:
+def check_optimizer(probe: object) -> None:
     """Refuse an `optimizer` that is none.
 
     Raises:
         ValueError: If it is such.
     """
-    instance(probe, "optimizer", torch.optim.Optimizer, "an optimizer of torch.optim")
+    check_instance(probe, "optimizer", torch.optim.Optimizer, "an optimizer of torch.optim")
 
 
-def strings(probe: object, name: str) -> None:
+def check_strings(probe: object, name: str) -> None:
     """Refuse all but a string or several, and make a tuple of it.
 
     Raises:
@@ -121,14 +121,14 @@ def strings(probe: object, name: str) -> None:
     object.__setattr__(probe, name, tuple(several))
 
 
-def function(probe: object, name: str, arguments: str) -> None:
+def check_function(probe: object, name: str, arguments: str) -> None:
     """Refuse all but functions of two arguments and None.
 
     Raises:
         ValueError: If the option is something else.
     """
     value = getattr(probe, name)
-    if value is not None and not (callable(value) and takes_two(value)):
+    if value is not None and not (callable(value) and accepts_two_arguments(value)):
         raise ValueError(f"{name} must be a function that is called as {name}({arguments}), not {described(value)}.")
 
 
@@ -142,16 +142,16 @@ def check_call(model: Any, loss_fn: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, not {described(model)}.")
     if not callable(loss_fn):
         raise TypeError(f"loss_fn must be a function, called as loss_fn(model, batch), not {described(loss_fn)}.")
-    if _takes_outputs(loss_fn):
+    if _is_torchs_loss(loss_fn):
         raise TypeError(
             f"loss_fn is called as loss_fn(model, batch), but {described(loss_fn)} takes outputs and targets: "
             "give a function of your own, such as lambda model, batch: criterion(model(batch[0]), batch[1])."
         )
-    if not takes_two(loss_fn):
+    if not accepts_two_arguments(loss_fn):
         raise TypeError(f"loss_fn is called as loss_fn(model, batch), which {described(loss_fn)} does not accept.")
 
 
-def takes_two(function: Callable[..., Any]) -> bool:
+def accepts_two_arguments(function: Callable[..., Any]) -> bool:
     """Whether a function can be called with two arguments, or does not say what it takes."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
@@ -185,7 +185,7 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _takes_outputs(loss_fn: Any) -> bool:
+def _is_torchs_loss(loss_fn: Any) -> bool:
     """Whether it is one of torch's own losses, which know nothing of a model."""
     home = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
     return getattr(home, "__module__", None) in ("torch.nn.modules.loss", "torch.nn.functional")

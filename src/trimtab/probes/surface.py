@@ -114,7 +114,7 @@ class Surface:
             TypeError: If `loss_fn` does not return a tensor of one number.
             CannotMeasure: If the model uses reentrant checkpointing.
         """
-        loss = self._loss_fn(self.isolated.model, fresh(self._batch))
+        loss = self._loss_fn(self.isolated.model, copied_batch(self._batch))
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor of one number, not {found}.")
@@ -127,7 +127,7 @@ class Surface:
         return loss.reshape(())
 
 
-def fresh(batch: Any) -> Any:
+def copied_batch(batch: Any) -> Any:
     """A copy, so that whoever takes something out of a batch or changes it in place does so for himself."""
     try:
         return copy.deepcopy(batch)
@@ -159,11 +159,6 @@ def check_gradient(loss: Tensor) -> None:
 def dense(gradient: Tensor) -> Tensor:
     """A gradient with all its zeros, which an embedding with sparse=True leaves out."""
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def norm(vector: Point) -> float:
-    """The Euclidean norm of all entries together."""
-    return float(torch.stack([t.double().square().sum() for t in vector.values()]).sum().sqrt())
 
 
 def check_finite(loss: Tensor, gradient: Point) -> float:

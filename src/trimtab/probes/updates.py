@@ -64,12 +64,12 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
                 leaves[name].grad = g.clone()  # BNP and some optimizers overwrite it
             for step in steps:
                 step()
-        return value, gradient, stepped(optimizer, mine, {name: leaves[name].grad for name in mine})
+        return value, gradient, parameters_after_step(optimizer, mine, {name: leaves[name].grad for name in mine})
 
     return surface.isolated.run(work, leaves)
 
 
-def stepped(
+def parameters_after_step(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor | None]
 ) -> Values:
     """The parameters after a step of the optimizer with these gradients, which may be overwritten.
@@ -88,7 +88,7 @@ def stepped(
     if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
         raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
     try:
-        step(_double(optimizer, {id(parameters[name]): twin for name, twin in twins.items()}))
+        step(_copied_without_hooks(optimizer, {id(parameters[name]): twin for name, twin in twins.items()}))
     except Exception as error:
         if out_of_memory(error):
             raise
@@ -100,7 +100,7 @@ def _arguments(step: Callable[[Any], Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(step).parameters.values())[1:]
 
 
-def _double(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+def _copied_without_hooks(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
     """A deep copy without hooks; `memo` has what stands for a parameter, by the identity of that.
 
     Not copy.deepcopy(optimizer), which forgets the attributes that subclasses add.

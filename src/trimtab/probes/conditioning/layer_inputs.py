@@ -52,7 +52,7 @@ class LayerInputs:
         self._rows: Rows | None = None
         self._count = 0
 
-    def see(self, name: str, layer: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
+    def observe(self, name: str, layer: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
         """Look at one call; returns its output with the zeros added."""
         count = row_count(layer, y)
         within = (self._chosen >= self._count) & (self._chosen < self._count + count)
@@ -85,7 +85,7 @@ class LayerInputs:
         return self._rows.columns()
 
 
-class Change(NamedTuple):
+class ChangeOfVariables(NamedTuple):
     """ŵ = U D z for one output unit (bnp paper, eqs. 12 and 15).
 
     Attributes:
@@ -116,7 +116,7 @@ class Change(NamedTuple):
         return inverse if self.mean is None else torch.cat([inverse.new_ones(1), inverse])
 
 
-def change_of(layer: Any, group: int, mean: Tensor, variance: Tensor, options: Options) -> Change:
+def change_of_variables(layer: Any, group: int, mean: Tensor, variance: Tensor, options: Options) -> ChangeOfVariables:
     """The change of variables for the units of one group, from statistics as BNP keeps them.
 
     A column without variance, if ε₁ and ε₂ are 0, keeps its scale.
@@ -136,4 +136,4 @@ def change_of(layer: Any, group: int, mean: Tensor, variance: Tensor, options: O
     scale = transform.regularized(variance, options.eps1, options.eps2)
     scale = torch.where(scale > 0, scale, 1)
     mean, scale = (t[group, 0].expand(-1, sites).reshape(-1) for t in (mean, scale))
-    return Change(mean if bias else None, scale.sqrt())
+    return ChangeOfVariables(mean if bias else None, scale.sqrt())

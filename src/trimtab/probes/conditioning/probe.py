@@ -13,13 +13,13 @@ from trimtab.bnp.options import NoBias, Options, Spatial
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
 from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature, differentiable_attention
-from trimtab.probes.conditioning.layer_inputs import Change, LayerInputs, change_of, trained_bias
+from trimtab.probes.conditioning.layer_inputs import ChangeOfVariables, LayerInputs, change_of_variables, trained_bias
 from trimtab.probes.conditioning.patches import columns_of, row_count
 from trimtab.probes.conditioning.selection import NotMeasurable, draw_rows, kind_of, measurable, spread_units
 from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition
+from trimtab.probes.layer_calls import observe_calls
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.surface import Surface
-from trimtab.probes.watching import watched
 from trimtab.renamed import renamed_options
 
 Source = Literal["batch", "running"]
@@ -133,13 +133,13 @@ class Conditioning(Probe[ConditioningResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        options.whole(self, "units", "max_products", least=0)
-        options.whole(self, "max_entries", least=1)
-        options.strings(self, "only")
-        options.instance(self, "bnp", BNP, "a trimtab.BNP")
+        options.check_whole(self, "units", "max_products", least=0)
+        options.check_whole(self, "max_entries", least=1)
+        options.check_strings(self, "only")
+        options.check_instance(self, "bnp", BNP, "a trimtab.BNP")
         Options(eps1=self.eps1, eps2=self.eps2, spatial=self.spatial, no_bias=self.no_bias)
-        options.statistics(self)
-        options.seed(self)
+        options.check_statistics(self)
+        options.check_seed(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> ConditioningResult:
         """Measure layer by layer, or raise CannotMeasure."""
@@ -150,7 +150,7 @@ class Conditioning(Probe[ConditioningResult]):
         def count(name: str, layer: nn.Module, x: Tensor, y: Tensor) -> None:
             rows[name] = rows.get(name, 0) + row_count(layer, y)
 
-        with watched(layers, count):
+        with observe_calls(layers, count):
             surface.loss()
         measured: dict[str, LayerConditioning] = {}
         for name, layer in layers.items():
@@ -185,10 +185,10 @@ class Conditioning(Probe[ConditioningResult]):
                 return [_Group(group, core) for group, (_, core) in parts.items()], note
             return _with_curvature(layer, loss, inputs.shifts, parts, units)
 
-        with watched({name: layer}, inputs.see), differentiable_attention():
+        with observe_calls({name: layer}, inputs.observe), differentiable_attention():
             groups, note = surface.inside(work)
         mean, variance, source = self._statistics(layer, inputs)
-        changes = [change_of(layer, each.number, mean, variance, self._options) for each in groups]
+        changes = [change_of_variables(layer, each.number, mean, variance, self._options) for each in groups]
         pairs = list(zip(groups, changes, strict=True))
         blocks = [block for group, change in pairs for block in group.blocks(change)]
         if note is None and not blocks:
@@ -244,16 +244,16 @@ class _Group(NamedTuple):
 
     number: int
     core: Tensor
-    bends: tuple[Tensor, ...] = ()
+    curvatures: tuple[Tensor, ...] = ()
     eps: float = 0.0
 
-    def blocks(self, change: Change) -> list[_Block]:
+    def blocks(self, change: ChangeOfVariables) -> list[_Block]:
         """Of the units whose Hessian is not 0."""
         blocks = []
-        for bend in self.bends:
-            if bool(torch.isfinite(bend).all()):
-                before, rank = hessian_condition(bend, self.core, self.eps)
-                after, _ = hessian_condition(bend, change.applied(self.core), self.eps)
+        for curvature in self.curvatures:
+            if bool(torch.isfinite(curvature).all()):
+                before, rank = hessian_condition(curvature, self.core, self.eps)
+                after, _ = hessian_condition(curvature, change.applied(self.core), self.eps)
                 blocks += [_Block(before, after, rank)] if rank else []
         return blocks
 
@@ -266,8 +266,8 @@ def _with_curvature(
         curvature = Curvature(layer, loss, shifts)
         groups = []
         for group, (basis, core) in parts.items():
-            bends = tuple(curvature.within(unit, basis) for unit in units[group])
-            groups.append(_Group(group, core, bends, curvature.eps))
+            curvatures = tuple(curvature.within(unit, basis) for unit in units[group])
+            groups.append(_Group(group, core, curvatures, curvature.eps))
         return groups, None
     except CannotDifferentiate as error:
         return [_Group(group, core) for group, (_, core) in parts.items()], str(error)

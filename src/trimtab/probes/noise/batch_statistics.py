@@ -84,7 +84,7 @@ class Population(NamedTuple):
         return Pair(self.bend * variances.mu / self.variance / 2, self.fisher * variances.sigma / self.variance / 2)
 
 
-def why_not(layer: nn.Module) -> str | None:
+def reason_left_out(layer: nn.Module) -> str | None:
     """Why a layer that can normalize by its batch does not, or not by the mean and variance of each channel."""
     if isinstance(layer, RunningNorm):
         if isinstance(layer, LpNorm | BatchRenorm) or getattr(layer, "group_size", 1) > 1:

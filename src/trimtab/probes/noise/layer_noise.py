@@ -81,7 +81,7 @@ class PartStatistics(NamedTuple):
         return cls(len(x), mean, variance.sqrt())
 
 
-class Seen(NamedTuple):
+class LayerCall(NamedTuple):
     """A layer's input: what it says of the population, which channels vary, and M."""
 
     population: Population
@@ -89,7 +89,7 @@ class Seen(NamedTuple):
     batch_size: int
 
     @classmethod
-    def of(cls, layer: nn.Module, x: Tensor, link: str, batch_size: int | None) -> "Seen":
+    def of(cls, layer: nn.Module, x: Tensor, link: str, batch_size: int | None) -> "LayerCall":
         """A layer's input, for batches of so many samples (None: as many as it has)."""
         one = population(layer, x, link)
         varying = one.variance.sqrt() > _ROUNDINGS * torch.finfo(x.dtype).eps * one.mean.abs()

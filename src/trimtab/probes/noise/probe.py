@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.probes import options
-from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, why_not
+from trimtab.probes.layer_calls import observe_calls
+from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, reason_left_out
 from trimtab.probes.noise.gradient_noise import gradient_noise
-from trimtab.probes.noise.layer_noise import LayerNoise, PartStatistics, Seen
+from trimtab.probes.noise.layer_noise import LayerCall, LayerNoise, PartStatistics
 from trimtab.probes.noise.splitting import samples_of, split_batch
 from trimtab.probes.result import LossFunction, Probe, Result, out_of_memory
 from trimtab.probes.surface import Surface
-from trimtab.probes.watching import watched
 
 Split = Callable[[Any, int], Sequence[Any]]
 """split(batch, parts) → the parts, of equal size."""
@@ -98,30 +98,30 @@ class BatchNoise(Probe[BatchNoiseResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        options.whole(self, "batch_size", least=1, optional=True)
-        options.whole(self, "draws", least=2)
-        options.choice(self, "link", CURVATURES)
-        options.whole(self, "parts", least=0)
+        options.check_whole(self, "batch_size", least=1, optional=True)
+        options.check_whole(self, "draws", least=2)
+        options.check_choice(self, "link", CURVATURES)
+        options.check_whole(self, "parts", least=0)
         if self.parts == 1:
             raise ValueError("parts must be 0 or at least 2, not 1: one part has nothing to be compared with.")
-        options.function(self, "split", "batch, parts")
-        options.seed(self)
+        options.check_function(self, "split", "batch, parts")
+        options.check_seed(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> BatchNoiseResult:
         """Measure the statistics on the whole batch, the gradient on its parts; or raise CannotMeasure."""
         surface = Surface(model, loss_fn, batch)
         layers = {name: module for name, module in surface.isolated.model.named_modules() if normalizes(module)}
         left_out: dict[str, str] = {}
-        seen: dict[str, list[Seen]] = {}
+        seen: dict[str, list[LayerCall]] = {}
 
         def see(name: str, layer: nn.Module, x: Tensor, y: Tensor) -> None:
-            reason = why_not(layer) or ("the batch has one sample" if len(x) < 2 else None)
+            reason = reason_left_out(layer) or ("the batch has one sample" if len(x) < 2 else None)
             if reason is None:
-                seen.setdefault(name, []).append(Seen.of(layer, x, self.link, self.batch_size))
+                seen.setdefault(name, []).append(LayerCall.of(layer, x, self.link, self.batch_size))
             else:
                 left_out[name] = reason
 
-        with watched(layers, see):
+        with observe_calls(layers, see):
             surface.loss()
         left_out |= {name: "the loss does not call it" for name in layers if name not in seen | left_out}
         parts, note = self._parts(batch, least=2 if layers else 1)
@@ -161,7 +161,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
             return [], "split did not return two parts or more with the same number of samples"
         return parts, None
 
-    def _noises(self, seen: dict[str, list[Seen]], splits: "list[Calls]") -> dict[str, LayerNoise]:
+    def _noises(self, seen: dict[str, list[LayerCall]], splits: "list[Calls]") -> dict[str, LayerNoise]:
         """Each call of each layer."""
         found = {}
         for name, calls in seen.items():
@@ -184,10 +184,10 @@ def _gradients(
     for part in parts:
         calls: Calls = {}
         splits.append(calls)
-        with watched(layers, lambda name, layer, x, y, calls=calls: _note(calls, name, x)):  # type: ignore[misc]
+        with observe_calls(layers, lambda name, layer, x, y, calls=calls: _record_statistics(calls, name, x)):  # type: ignore[misc]
             _, gradient = Surface(model, loss_fn, part).gradient()
         yield gradient
 
 
-def _note(calls: Calls, name: str, x: Tensor) -> None:
+def _record_statistics(calls: Calls, name: str, x: Tensor) -> None:
     calls.setdefault(name, []).append(PartStatistics.of(x))

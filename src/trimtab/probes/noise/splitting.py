@@ -36,24 +36,26 @@ def split_batch(batch: Any, parts: int) -> list[Any]:
     if not 1 <= parts <= count:
         raise ValueError(f"parts must be between 1 and the {count} samples of the batch, not {parts}.")
     size = count // parts
-    return [_cut(batch, count, slice(index * size, (index + 1) * size)) for index in range(parts)]
+    return [_sliced(batch, count, slice(index * size, (index + 1) * size)) for index in range(parts)]
 
 
-def _cut(value: Any, count: int, which: slice) -> Any:
+def _sliced(value: Any, count: int, which: slice) -> Any:
     if isinstance(value, Tensor | np.ndarray):
         return value[which] if value.ndim and len(value) == count else value
     if isinstance(value, Mapping):
-        cut = {key: _cut(each, count, which) for key, each in value.items()}
+        cut = {key: _sliced(each, count, which) for key, each in value.items()}
         if not isinstance(value, MutableMapping):
             return cut
         same = copy.copy(value)  # of its own type, which may have methods of its own
         same.update(cut)
         return same
     if isinstance(value, list | tuple):
-        cuts = [_cut(each, count, which) for each in value]
+        cuts = [_sliced(each, count, which) for each in value]
         return type(value)(*cuts) if hasattr(value, "_fields") else type(value)(cuts)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _cut(getattr(value, field.name), count, which) for field in fields(value)})
+        return replace(
+            value, **{field.name: _sliced(getattr(value, field.name), count, which) for field in fields(value)}
+        )
     return value
 
 

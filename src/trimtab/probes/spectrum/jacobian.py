@@ -49,7 +49,7 @@ class Jacobian:
         leaves = isolated.leaves()
         self._parameters = list(leaves.values())
         values = isolated.run(lambda: isolated.model(inputs.detach().clone()), leaves)
-        self._y = _chosen(values, outputs, len(inputs))
+        self._y = _select_outputs(values, outputs, len(inputs))
         self.samples = len(inputs)
         self.rows = self._y.numel()
         # Linear in u, so that its derivative with respect to u is the product with J, and no forward mode is needed.
@@ -123,7 +123,7 @@ def fisher_lambda_max(
     return lanczos_max(jacobian.gram_times, jacobian.start(), tolerance=tolerance)
 
 
-def _chosen(values: object, outputs: Outputs, samples: int) -> Tensor:
+def _select_outputs(values: object, outputs: Outputs, samples: int) -> Tensor:
     """The outputs asked for, a row for each sample."""
     if not isinstance(values, Tensor) or values.ndim < 1 or len(values) != samples:
         raise ValueError("The model must return one tensor with a row for each sample.")

@@ -116,19 +116,21 @@ class Hessian(Curvature):
         super().__init__(leaves)
         self._loss = loss
         if gradient is None:
-            finite(loss, "The loss is not finite.")
+            check_finite(loss, "The loss is not finite.")
             gradient = differentiate(loss, leaves, create_graph=True)
-            finite(torch.stack([g.detach().double().norm() for g in gradient.values()]), "The gradient is not finite.")
+            check_finite(
+                torch.stack([g.detach().double().norm() for g in gradient.values()]), "The gradient is not finite."
+            )
             _no_dead_ends(gradient.values())
         self._slope = gradient
 
     def block(self, names: Iterable[str]) -> "Hessian":
         """The diagonal block of some of the parameters, from the same graph."""
         names = list(names)
-        return Hessian(self._loss, _some(self.leaves, names), _some(self._slope, names))
+        return Hessian(self._loss, _subset(self.leaves, names), _subset(self._slope, names))
 
     def _times(self, vector: list[Tensor]) -> list[Tensor]:
-        return _pull(self._slope.values(), self.leaves.values(), vector)
+        return _weighted_gradient(self._slope.values(), self.leaves.values(), vector)
 
     def _gradient(self, noise: torch.Generator) -> list[Tensor]:
         return list(self._slope.values())
@@ -158,7 +160,7 @@ class GaussNewton(Curvature):
         self._outputs = outputs
         self._inner = inner
         if pulled is None:
-            finite(outputs, "The outputs are not finite.")
+            check_finite(outputs, "The outputs are not finite.")
             # Jᵀu is linear in u, so that its derivative with respect to u is the product with J.
             u = torch.zeros_like(outputs, requires_grad=True)
             back = torch.autograd.grad(outputs, list(leaves.values()), u, create_graph=True, materialize_grads=True)
@@ -174,7 +176,9 @@ class GaussNewton(Curvature):
     def block(self, names: Iterable[str]) -> "GaussNewton":
         """The diagonal block of some of the parameters, from the same graph."""
         names = list(names)
-        return GaussNewton(self._outputs, _some(self.leaves, names), self._inner, (self._u, _some(self._pulled, names)))
+        return GaussNewton(
+            self._outputs, _subset(self.leaves, names), self._inner, (self._u, _subset(self._pulled, names))
+        )
 
     def eigenvalues(self) -> Tensor:
         """All of them, ascending, by one product for each output (or parameter, if these are fewer).
@@ -186,8 +190,8 @@ class GaussNewton(Curvature):
             return super().eigenvalues()
         self.products += count
         units = torch.eye(count, dtype=self._outputs.dtype, device=self._outputs.device)
-        rows = [self._back(unit.view_as(self._outputs)) for unit in units]
-        gram = torch.stack([self._forth(row).flatten() for row in rows]).double().cpu()
+        rows = [self._vjp(unit.view_as(self._outputs)) for unit in units]
+        gram = torch.stack([self._jvp(row).flatten() for row in rows]).double().cpu()
         outer = torch.stack([self._inner(unit.view_as(self._outputs)).flatten() for unit in units]).double().cpu()
         values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
         root = vectors * values.clamp(min=0).sqrt()
@@ -195,22 +199,24 @@ class GaussNewton(Curvature):
         return torch.cat([some, some.new_zeros(self.size - count)]).sort().values
 
     def _times(self, vector: list[Tensor]) -> list[Tensor]:
-        return self._back(self._inner(self._forth(vector)))
+        return self._vjp(self._inner(self._jvp(vector)))
 
-    def _forth(self, vector: list[Tensor]) -> Tensor:
-        (result,) = _pull(self._pulled.values(), [self._u], vector)
+    def _jvp(self, vector: list[Tensor]) -> Tensor:
+        (result,) = _weighted_gradient(self._pulled.values(), [self._u], vector)
         return result
 
-    def _back(self, u: Tensor) -> list[Tensor]:
-        return _pull([self._outputs], self.leaves.values(), [u])
+    def _vjp(self, u: Tensor) -> list[Tensor]:
+        return _weighted_gradient([self._outputs], self.leaves.values(), [u])
 
     def _gradient(self, noise: torch.Generator) -> list[Tensor]:
         # Near the vector of all ones, in which mean field finds the largest eigenvalue of ½‖f − y‖².
         some = gaussian(self._outputs, noise).view_as(self._outputs)
-        return self._back(self._inner(1 + 0.3 * some))
+        return self._vjp(self._inner(1 + 0.3 * some))
 
 
-def of_criterion(outputs: Tensor, criterion: Callable[[Tensor, Any], Tensor], batch: Any) -> Callable[[Tensor], Tensor]:
+def criterion_hessian(
+    outputs: Tensor, criterion: Callable[[Tensor, Any], Tensor], batch: Any
+) -> Callable[[Tensor], Tensor]:
     """The product with the Hessian of a criterion with respect to the outputs.
 
     Raises:
@@ -221,19 +227,19 @@ def of_criterion(outputs: Tensor, criterion: Callable[[Tensor, Any], Tensor], ba
     loss = criterion(place, batch)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise TypeError("criterion must return a tensor of one number.")
-    finite(loss, "The loss is not finite.")
+    check_finite(loss, "The loss is not finite.")
     slope = differentiate(loss.reshape(()), {"": place}, create_graph=True)[""]
-    return lambda h: _pull([slope], [place], [h])[0]
+    return lambda h: _weighted_gradient([slope], [place], [h])[0]
 
 
-def of_categorical(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+def categorical_hessian(outputs: Tensor) -> Callable[[Tensor], Tensor]:
     """The product with (diag(p) − ppᵀ)/m, p the softmax over the last dimension, m the number of distributions."""
     p = outputs.detach().softmax(-1)
     count = p[..., 0].numel()
     return lambda h: p * (h - (p * h).sum(-1, keepdim=True)) / count
 
 
-def of_gaussian(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+def gaussian_hessian(outputs: Tensor) -> Callable[[Tensor], Tensor]:
     """The product with I/m, m the number of samples: the first dimension."""
     count = len(outputs)
     return lambda h: h / count
@@ -256,7 +262,7 @@ def twice_differentiable() -> Iterator[None]:
         raise CannotMeasure(f"An operation of the model has no second derivative: {first}") from None
 
 
-def finite(values: Tensor, otherwise: str) -> None:
+def check_finite(values: Tensor, otherwise: str) -> None:
     """Say so if a number is not finite.
 
     Raises:
@@ -266,7 +272,7 @@ def finite(values: Tensor, otherwise: str) -> None:
         raise CannotMeasure(otherwise)
 
 
-def _pull(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
+def _weighted_gradient(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
     """The derivative of the weighted sum of some tensors, of which some may be constant; the graph stays."""
     used = [(t, w) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
     inputs = list(inputs)
@@ -295,5 +301,5 @@ def _no_dead_ends(tensors: Iterable[Tensor]) -> None:
         ahead += [following for following, _ in node.next_functions]
 
 
-def _some(tensors: Mapping[str, Tensor], names: list[str]) -> Leaves:
+def _subset(tensors: Mapping[str, Tensor], names: list[str]) -> Leaves:
     return {name: tensors[name] for name in names}

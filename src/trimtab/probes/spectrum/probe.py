@@ -18,9 +18,9 @@ from trimtab.probes.spectrum.operators import (
     GaussNewton,
     Hessian,
     Leaves,
-    of_categorical,
-    of_criterion,
-    of_gaussian,
+    categorical_hessian,
+    criterion_hessian,
+    gaussian_hessian,
     twice_differentiable,
 )
 from trimtab.probes.spectrum.result import SpectrumResult, learning_rates
@@ -118,16 +118,16 @@ class Spectrum(Probe[SpectrumResult]):
             ValueError: If an option makes no sense.
         """
         for option, kinds in (("matrix", Matrix), ("likelihood", Likelihood)):
-            options.choice(self, option, get_args(kinds))
-        options.statistics(self)
-        options.whole(self, "top", "density_steps", "max_layers", "max_products", least=1)
-        options.whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
-        options.whole(self, "max_vectors", least=self.top + 4)
-        options.flag(self, "lower_end", "per_layer")
-        options.function(self, "forward", "model, batch")
-        options.function(self, "criterion", "outputs, batch")
-        options.optimizer(self)
-        options.seed(self)
+            options.check_choice(self, option, get_args(kinds))
+        options.check_statistics(self)
+        options.check_whole(self, "top", "density_steps", "max_layers", "max_products", least=1)
+        options.check_whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
+        options.check_whole(self, "max_vectors", least=self.top + 4)
+        options.check_flag(self, "lower_end", "per_layer")
+        options.check_function(self, "forward", "model, batch")
+        options.check_function(self, "criterion", "outputs, batch")
+        options.check_optimizer(self)
+        options.check_seed(self)
         if not (options.is_finite(self.tolerance) and 0 < self.tolerance < 1):
             raise ValueError(f"tolerance must be a number between 0 and 1, not {self.tolerance!r}.")
         if not (options.is_finite(self.density_width) and _NARROW <= self.density_width < 1):
@@ -154,9 +154,9 @@ class Spectrum(Probe[SpectrumResult]):
             raise TypeError("forward must return a tensor of outputs with one dimension or more.")
         if self.matrix == "ggn":
             assert self.criterion is not None
-            return GaussNewton(outputs, leaves, of_criterion(outputs, self.criterion, batch))
+            return GaussNewton(outputs, leaves, criterion_hessian(outputs, self.criterion, batch))
         return GaussNewton(
-            outputs, leaves, (of_categorical if self.likelihood == "categorical" else of_gaussian)(outputs)
+            outputs, leaves, (categorical_hessian if self.likelihood == "categorical" else gaussian_hessian)(outputs)
         )
 
     def _result(self, matrix: Curvature) -> SpectrumResult:

@@ -125,7 +125,7 @@ def predict(
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
     flow = propagate(reading.nodes, State(layout, v, c))
     if without_common := _without_common(reading, flow):
-        reading.say(
+        reading.note(
             f"What {without_common} reads has next to nothing in common between samples (after a linear or an odd "
             "activation, or after a BatchNorm behind it), and mean field lives on what they have: λ_max may be several "
             "times as large; measure it."
@@ -196,5 +196,5 @@ def _layout(reading: Reading, size: tuple[int, int]) -> Layout:
         return Uniform(size)
     if np.prod(size) <= GRID_LIMIT and reading.pairs_of_positions(size) <= PAIRS:
         return Grid(size)
-    reading.say("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
+    reading.note("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
     return Uniform(size)

@@ -94,7 +94,7 @@ class Reading:
         states = forward(self.nodes, State(Uniform(size), *Uniform(size).fill(1.0, 0.0, 0.0)))
         return sum(state.layout.count**2 for state in states)
 
-    def say(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Remember what is not accounted for, once."""
         if sentence not in self.unseen:
             self.unseen.append(sentence)
@@ -102,7 +102,7 @@ class Reading:
     def _output(self, node: fx.Node) -> int | None:
         results = [x for x in node.all_input_nodes if x in self._place]
         if len(results) > 1:
-            self.say("The model has several outputs; the first one is meant.")
+            self.note("The model has several outputs; the first one is meant.")
         return self._place[results[0]] if results else None
 
     def _read(self, node: fx.Node, inputs: list[fx.Node]) -> int:
@@ -135,7 +135,7 @@ class Reading:
     def _module(self, name: str, module: nn.Module, node: fx.Node, source: fx.Node) -> int:
         """A module, or a function that is one."""
         if name in self._called and any(True for _ in module.parameters()):
-            self.say(f"{name} is used more than once; its uses are taken for independent.")
+            self.note(f"{name} is used more than once; its uses are taken for independent.")
         self._called.add(name)
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
             return self._affine(name, module, node, source)
@@ -151,24 +151,24 @@ class Reading:
             return self._flatten(name, node, source)
         if isinstance(module, DROPOUT):
             if getattr(module, "p", 0.0):
-                self.say(f"{name} drops at random in training; it is taken as it is in evaluation.")
+                self.note(f"{name} drops at random in training; it is taken as it is in evaluation.")
             return self._place[source]
         return self._unknown(name, type(module).__name__, node, source, module)
 
     def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
         weight = _finite(f"{name}.weight", layer.weight)
         if is_parametrized(layer, "weight"):
-            self.say(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
+            self.note(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
         if mean := _mean(weight):
-            self.say(f"{name}.weight has a mean of {mean:.3g}, which mean field takes for 0; measure it instead.")
+            self.note(f"{name}.weight has a mean of {mean:.3g}, which mean field takes for 0; measure it instead.")
         place, window = self._place[source], Window((1, 1))
         if not isinstance(layer, nn.Linear):
             window = conv_window(layer)
             self.padded |= any(window.padding)
             if any(window.padding) and layer.padding_mode != "zeros":
-                self.say(f"{name} pads by {layer.padding_mode!r}; zeros are assumed.")
+                self.note(f"{name} pads by {layer.padding_mode!r}; zeros are assumed.")
         elif len(self._shapes[source]) > 2:
-            self.say(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
+            self.note(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
             place = self._append(Reshape((1, math.prod(self._shapes[source][1:-1]))), source)
         fan_in = weight[0].numel()
         sigma_b2, bias = 0.0, 0.0
@@ -179,7 +179,7 @@ class Reading:
         sigma_w2 = float(weight.square().mean()) * fan_in
         place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained, bias), (place,)))
         if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
-            self.say(f"{name} pads more on one side than on the other; the same on both is assumed.")
+            self.note(f"{name} pads more on one side than on the other; the same on both is assumed.")
             place = self._put(Node(Reshape(self._size(node)), (place,)))
         return place
 
@@ -196,7 +196,7 @@ class Reading:
         if isinstance(module, SAMPLE):
             options = {"divide": "sample"}
             if not isinstance(module, nn.LayerNorm) and getattr(module, "num_groups", 0) != 1:
-                self.say(f"{name} ({kind}) is taken for a LayerNorm.")
+                self.note(f"{name} ({kind}) is taken for a LayerNorm.")
         elif isinstance(module, MeanOnlyBatchNorm):
             options = {"divide": None}
         elif isinstance(module, VarianceOnlyBatchNorm):
@@ -204,7 +204,7 @@ class Reading:
         elif isinstance(module, LpNorm) and module.p == 2:
             options = {"divide": "square"}
         elif isinstance(module, GhostBatchNorm | NoisyBatchNorm | LpNorm):
-            self.say(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
+            self.note(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
         operation = Normalize(
             name, gamma2, beta2, beta, eps=module.eps, frozen=self._frozen, parameters=trained, **options
         )
@@ -217,12 +217,12 @@ class Reading:
         place = self._place[source]
         self.padded |= any(window.padding)
         if any(window.padding):
-            self.say(f"{name} pads; the padding is taken for zeros of the preactivation.")
+            self.note(f"{name} pads; the padding is taken for zeros of the preactivation.")
         if place >= 0 and isinstance(self.nodes[place].operation, Activate):
             below = self.nodes[place]
             assert isinstance(below.operation, Activate)
             return self._put(Node(ActivatedMaxPool(below.operation.activation, window), below.inputs))
-        self.say(f"{name} does not read an activation; what it reads is taken for Gaussian.")
+        self.note(f"{name} does not read an activation; what it reads is taken for Gaussian.")
         return self._append(ActivatedMaxPool(LeakyReLU(1.0), window), source)
 
     def _mean_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
@@ -255,7 +255,7 @@ class Reading:
             return self._unknown(node.name, "a sum with something else", node, inputs[0])
         places = self._place[inputs[0]], self._place[inputs[1]]
         if not any(self._mixed(place) for place in places):
-            self.say(
+            self.note(
                 f"{node.name} adds two values that no weights of their own keep independent; they are taken for it."
             )
         return self._put(Node(Add(), places))
@@ -292,7 +292,7 @@ class Reading:
         count = sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
         missing = f", and its {count} parameters are not counted" if count else ""
         several = "those of its first input" if len(node.all_input_nodes) > 1 else "order parameters"
-        self.say(f"{name} ({what}) is not known: {several} pass it unchanged{missing}.")
+        self.note(f"{name} ({what}) is not known: {several} pass it unchanged{missing}.")
         return self._append(Reshape(self._size(node)), source)
 
     def _append(self, operation: Operation, source: fx.Node) -> int:
