@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from trimtab import _torch
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, NoisyBatchNorm, VarianceOnlyBatchNorm
 from trimtab.norms.ghost import GhostBatchNorm
+from trimtab.theory.from_model.parameters import finite_values, names_of_trained, significant_mean
 from trimtab.theory.from_model.tracing import (
     BATCH,
     DROPOUT,
@@ -156,10 +157,10 @@ class Reading:
         return self._unknown(name, type(module).__name__, node, source, module)
 
     def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
-        weight = _finite(f"{name}.weight", layer.weight)
+        weight = finite_values(f"{name}.weight", layer.weight)
         if is_parametrized(layer, "weight"):
             self.note(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
-        if mean := _mean(weight):
+        if mean := significant_mean(weight):
             self.note(f"{name}.weight has a mean of {mean:.3g}, which mean field takes for 0; measure it instead.")
         place, window = self._place[source], Window((1, 1))
         if not isinstance(layer, nn.Linear):
@@ -173,9 +174,9 @@ class Reading:
         fan_in = weight[0].numel()
         sigma_b2, bias = 0.0, 0.0
         if layer.bias is not None:
-            offsets = _finite(f"{name}.bias", layer.bias)
-            sigma_b2, bias = float(offsets.square().mean()), _mean(offsets)
-        trained = _trained(weight=layer.weight, bias=layer.bias)
+            offsets = finite_values(f"{name}.bias", layer.bias)
+            sigma_b2, bias = float(offsets.square().mean()), significant_mean(offsets)
+        trained = names_of_trained(weight=layer.weight, bias=layer.bias)
         sigma_w2 = float(weight.square().mean()) * fan_in
         place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained, bias), (place,)))
         if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
@@ -186,11 +187,11 @@ class Reading:
     def _normalize(self, name: str, module: Any, source: fx.Node) -> int:
         gamma2, beta2, beta = 1.0, 0.0, 0.0
         if module.weight is not None:
-            gamma2 = float(_finite(f"{name}.weight", module.weight).square().mean())
+            gamma2 = float(finite_values(f"{name}.weight", module.weight).square().mean())
         if module.bias is not None:
-            offsets = _finite(f"{name}.bias", module.bias)
-            beta2, beta = float(offsets.square().mean()), _mean(offsets)
-        trained = _trained(gamma=module.weight, beta=module.bias)
+            offsets = finite_values(f"{name}.bias", module.bias)
+            beta2, beta = float(offsets.square().mean()), significant_mean(offsets)
+        trained = names_of_trained(gamma=module.weight, beta=module.bias)
         kind = type(module).__name__
         options: dict[str, Any] = {}
         if isinstance(module, SAMPLE):
@@ -307,31 +308,3 @@ class Reading:
 
     def _size(self, node: fx.Node) -> Sites:
         return channels_and_size(self._shapes[node][1:])[1]
-
-
-def _finite(name: str, parameter: Tensor) -> Tensor:
-    """A parameter's values.
-
-    Raises:
-        ValueError: If there are none, or one is not finite.
-    """
-    values = parameter.detach().double()
-    if not values.numel():
-        raise ValueError(
-            f"model has a {name} of shape {tuple(values.shape)}, without a value; a width must be 1 or more."
-        )
-    if values.is_meta or not torch.isfinite(values).all():
-        raise ValueError(f"model has values in {name} that are not finite or not there; nothing can be predicted.")
-    return values
-
-
-def _mean(values: Tensor) -> float:
-    """The mean, or 0 where it is no more than what a draw about 0 would have."""
-    mean = float(values.mean())
-    noise = float(values.std()) / math.sqrt(values.numel()) if values.numel() > 1 else 0.0
-    return mean if abs(mean) > 5 * noise else 0.0
-
-
-def _trained(**parameters: Tensor | None) -> tuple[str, ...]:
-    """The names of those that are there and trained."""
-    return tuple(name for name, p in parameters.items() if p is not None and p.requires_grad)

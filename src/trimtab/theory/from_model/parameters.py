@@ -1,0 +1,34 @@
+"""What mean field needs to know of the parameters of a layer."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def finite_values(name: str, parameter: Tensor) -> Tensor:
+    """A parameter's values.
+
+    Raises:
+        ValueError: If there are none, or one is not finite.
+    """
+    values = parameter.detach().double()
+    if not values.numel():
+        raise ValueError(
+            f"model has a {name} of shape {tuple(values.shape)}, without a value; a width must be 1 or more."
+        )
+    if values.is_meta or not torch.isfinite(values).all():
+        raise ValueError(f"model has values in {name} that are not finite or not there; nothing can be predicted.")
+    return values
+
+
+def significant_mean(values: Tensor) -> float:
+    """The mean, or 0 where it is no more than what a draw about 0 would have."""
+    mean = float(values.mean())
+    noise = float(values.std()) / math.sqrt(values.numel()) if values.numel() > 1 else 0.0
+    return mean if abs(mean) > 5 * noise else 0.0
+
+
+def names_of_trained(**parameters: Tensor | None) -> tuple[str, ...]:
+    """The names of the parameters that exist and are trained."""
+    return tuple(name for name, p in parameters.items() if p is not None and p.requires_grad)
