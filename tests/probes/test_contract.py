@@ -91,7 +91,7 @@ PROBES: dict[str, Callable[..., Probe[Any]]] = {
     "shift": lambda optimizer, bnp, **more: CovariateShift(optimizer=optimizer, **more),
     "shift, bnp": lambda optimizer, bnp, **more: CovariateShift(optimizer=optimizer, bnp=bnp, **more),
     "activations": lambda optimizer, bnp, **more: Activations(**more),
-    "conditioning": lambda optimizer, bnp, **more: Conditioning(**more),
+    "conditioning": lambda optimizer, bnp, **more: Conditioning(units=1, **more),
     "conditioning, bnp": lambda optimizer, bnp, **more: Conditioning(bnp=bnp, max_entries=100, **more),
     "hessian": lambda optimizer, bnp, **more: Spectrum(optimizer=optimizer, **SPECTRUM, **more),
     "ggn": lambda optimizer, bnp, **more: Spectrum(

@@ -91,7 +91,7 @@ def test_every_probe(kind: type[Probe[Any]], case: tuple[nn.Module, dict[str, Te
         bnp = trimtab.BNP(model).attach(optimizer)
     loss_fn(model, batch).backward()
     optimizer.step()
-    offered = {"optimizer": optimizer, "bnp": bnp, "max_layers": 3}
+    offered = {"optimizer": optimizer, "bnp": bnp, "max_layers": 3, "units": 1}
     probe = kind(**{name: value for name, value in offered.items() if name in inspect.signature(kind).parameters})
     with untouched(model, optimizer, bnp):
         found = probe(model, loss_fn, batch)

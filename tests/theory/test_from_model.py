@@ -24,8 +24,8 @@ LISTS = {
     "dense": ([Dense(30, 800), Dense(800, 700), Dense(700, 3)], (30,)),
     "convolutions": ([Conv(3, 200, 3, 2, size=11), Conv(200, 200, 3), Dense(1800, 3)], (3, 11, 11)),
     "padded, pooled": (
-        [Conv(3, 200, 3, 1, 1, size=8), MaxPool(2), Conv(200, 200, 3, 1, 1), Pool(None), Dense(200, 3)],
-        (3, 8, 8),
+        [Conv(3, 200, 3, 1, 1, size=6), MaxPool(2), Conv(200, 200, 3, 1, 1), Pool(None), Dense(200, 3)],
+        (3, 6, 6),
     ),
     "residual": ([Dense(30, 300), Residual([Dense(300, 300)] * 2), Dense(300, 3)], (30,)),
     "residual, after the sum": (

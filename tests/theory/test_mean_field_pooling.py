@@ -8,15 +8,14 @@ from trimtab.theory.mean_field.graph import Gradient, State
 from trimtab.theory.mean_field.pooling import ActivatedMaxPool
 from trimtab.theory.mean_field.positions import Grid, Uniform, Window, cuts
 
-CHANNELS = 200_000
 Array = np.ndarray
 WINDOWS = [Window((2, 2), (2, 2)), Window((3, 3), (2, 2), (1, 1)), Window((2, 2), (1, 1)), Window((2, 1), (2, 1))]
 
 
-def drawn(c: Array, v: Array, mean: float, size: tuple[int, int]) -> list[Array]:
+def drawn(c: Array, v: Array, mean: float, size: tuple[int, int], channels: int) -> list[Array]:
     """Two samples' preactivations, (channels, height, width)."""
     rng = np.random.default_rng(1)
-    mu = rng.multivariate_normal(np.full(len(c), mean), c, CHANNELS, method="eigh")
+    mu = rng.multivariate_normal(np.full(len(c), mean), c, channels, method="eigh")
     own = np.sqrt(v - np.diag(c))
     return [(mu + own * rng.standard_normal(mu.shape)).reshape(-1, *size) for _ in range(2)]
 
@@ -45,7 +44,10 @@ SIGNS = np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.5, 1.0, -0.5, 3.0] * 3)
 
 @pytest.mark.parametrize("mean", [0.0, 0.4])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_largest_of_a_field_equals_drawn_channels(window: Window, mean: float) -> None:
+@pytest.mark.parametrize(
+    ("channels", "tolerance"), [(40_000, 0.04), pytest.param(200_000, 0.02, marks=pytest.mark.slow)]
+)
+def test_largest_of_a_field_equals_drawn_channels(window: Window, mean: float, channels: int, tolerance: float) -> None:
     size = (4, 4)
     rng = np.random.default_rng(0)
     root = rng.standard_normal((16, 5))
@@ -54,25 +56,25 @@ def test_largest_of_a_field_equals_drawn_channels(window: Window, mean: float) -
     state = State(Grid(size), v.reshape(size) + mean**2, c.reshape(size * 2) + mean**2, mean)
     pool = ActivatedMaxPool(ACTIVATIONS["relu"], window)
     output = pool.forward(state)
-    first, second = drawn(c, v, mean, size)
+    first, second = drawn(c, v, mean, size, channels)
     a, b = (np.maximum(windows(z, window)[0].max(2), 0.0) for z in (first, second))
     n = a.shape[1]
-    assert np.abs(output.c.reshape(n, n) - a.T @ b / CHANNELS).max() < 0.02 * float(output.c.max())
-    assert np.abs(output.v.ravel() - (a**2).mean(0)).max() < 0.02 * float(output.v.max())
-    assert output.mean == pytest.approx(a.mean(), rel=0.01)
+    assert np.abs(output.c.reshape(n, n) - a.T @ b / channels).max() < tolerance * float(output.c.max())
+    assert np.abs(output.v.ravel() - (a**2).mean(0)).max() < tolerance * float(output.v.max())
+    assert output.mean == pytest.approx(a.mean(), rel=tolerance / 2)
 
     # Gradients with a known product for each pair of windows.
     out, signs = window.output(size), SIGNS[:n]
     gradient = Gradient((signs**2).reshape(out), np.outer(signs, signs).reshape(out * 2))
     (below,) = pool.backward(gradient, [state], output)
-    x, y = (routed(z, window, size).reshape(CHANNELS, 16) for z in (first, second))
-    assert np.abs(below.c.reshape(16, 16) - x.T @ y / CHANNELS).max() < 0.02 * float(np.abs(below.c).max())
+    x, y = (routed(z, window, size).reshape(channels, 16) for z in (first, second))
+    assert np.abs(below.c.reshape(16, 16) - x.T @ y / channels).max() < tolerance * float(np.abs(below.c).max())
     if window.stride == window.kernel:  # else a site that is the largest of two windows counts twice for one sample
-        assert np.abs(below.v.ravel() - (x**2).mean(0)).max() < 0.02 * float(below.v.max())
+        assert np.abs(below.v.ravel() - (x**2).mean(0)).max() < tolerance * float(below.v.max())
     assert below.radial is not None
     _, pairs = below.radial()
-    x, y = x * first.reshape(CHANNELS, 16), y * second.reshape(CHANNELS, 16)
-    assert np.abs(pairs.reshape(16, 16) - x.T @ y / CHANNELS).max() < 0.05 * float(np.abs(pairs).max())
+    x, y = x * first.reshape(channels, 16), y * second.reshape(channels, 16)
+    assert np.abs(pairs.reshape(16, 16) - x.T @ y / channels).max() < 2.5 * tolerance * float(np.abs(pairs).max())
 
 
 def test_uniform_positions_are_a_grid_of_equal_ones() -> None:

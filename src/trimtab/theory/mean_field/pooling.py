@@ -43,7 +43,7 @@ class ActivatedMaxPool(Parameterless):
         layout = z.layout.at(self.window.output(z.layout.size))
         parts = [
             ((chance * phi).sum(2), (chance * phi**2).sum(2))
-            for largest, chance, _ in self._largest(z)
+            for _, _, largest, chance in self._largest(z)
             for phi in (self.activation.phi(largest),)
         ]
         first, second = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -65,8 +65,8 @@ class ActivatedMaxPool(Parameterless):
     ) -> list[tuple[Array, Array]]:
         """For each function: to each site, function(largest) where it is the largest."""
         parts: list[list[tuple[Array, Array]]] = [[] for _ in functions]
-        for largest, chance, shares in self._largest(z):
-            weights = chance[:, :, None] * shares
+        for mu, deviations, largest, chance in self._largest(z):
+            weights = chance[:, :, None] * _shares(largest - z.mean, mu, deviations)
             for function, part in zip(functions, parts, strict=True):
                 values = function(largest)[..., None]
                 part.append(((weights @ values)[..., 0], (weights @ values**2)[..., 0]))
@@ -104,25 +104,23 @@ class ActivatedMaxPool(Parameterless):
         inner = tuple(slice(p, p + n) for n, p in zip(layout.size, padding, strict=True))
         return wide_v[inner], wide_c[inner * 2]
 
-    def _largest(self, z: State) -> Iterator[tuple[Array, Array, Array]]:
+    def _largest(self, z: State) -> Iterator[tuple[Array, Array, Array, Array]]:
         """The distribution of each window's largest z, in parts.
 
         Yields:
-            Values (fields, windows, steps), the chance of each, and each site's share of that chance
-            (fields, windows, sites, steps).
+            μ (fields, windows, sites, 1), the deviation of ε (windows, sites, 1), values of the largest z (fields,
+            windows, steps), and the chance of each.
         """
-        fields, deviations = self._fields(z)
+        fields, deviation = self._fields(z)
+        deviations = deviation[..., None]
         steps = np.linspace(-7.0, 7.0, STEPS + 1)
         chunk = max(1, CHUNK // (fields[0].size * STEPS))
         for start in range(0, len(fields), chunk):
             mu = fields[start : start + chunk, :, :, None]
-            edges = mu.max(2) + deviations.max(1)[None, :, None] * steps
+            edges = mu.max(2) + deviations.max(1) * steps
             largest = (edges[..., 1:] + edges[..., :-1]) / 2
-            below = ndtr((edges[:, :, None] - mu) / deviations[..., None]).prod(2)
-            x = (largest[:, :, None] - mu) / deviations[..., None]
-            tiny = np.finfo(float).tiny
-            hazard = np.exp(-(x**2) / 2) / np.maximum(ndtr(x), tiny) / deviations[..., None]
-            yield largest + z.mean, np.diff(below, axis=2), hazard / np.maximum(hazard.sum(2, keepdims=True), tiny)
+            below = ndtr((edges[:, :, None] - mu) / deviations).prod(2)
+            yield mu, deviations, largest + z.mean, np.diff(below, axis=2)
 
     def _fields(self, z: State) -> tuple[Array, Array]:
         """Draws of μ (fields, windows, sites), and the deviation of ε (windows, sites).
@@ -151,11 +149,19 @@ class ActivatedMaxPool(Parameterless):
         return fields, np.sqrt(np.maximum(deviation, floor))
 
 
+def _shares(largest: Array, mu: Array, deviations: Array) -> Array:
+    """The chance of each site to be the largest of its window, given its value: (fields, windows, sites, steps)."""
+    x = (largest[:, :, None] - mu) / deviations
+    tiny = np.finfo(float).tiny
+    hazard = np.exp(-(x**2) / 2) / np.maximum(ndtr(x), tiny) / deviations
+    return np.asarray(hazard / np.maximum(hazard.sum(2, keepdims=True), tiny))
+
+
 def _draw(covariance: Array) -> Array:
     """Gaussian fields of that covariance, which their own covariance about 0 equals."""
     variances, directions = np.linalg.eigh(covariance)
-    kept = variances > 1e-9 * max(float(variances[-1]), np.finfo(float).tiny)
-    directions = (directions[:, kept] * np.sqrt(variances[kept]))[:, ::-1]
+    nonzero = variances > 1e-9 * max(float(variances[-1]), np.finfo(float).tiny)
+    directions = (directions[:, nonzero] * np.sqrt(variances[nonzero]))[:, ::-1]
     if not directions.size:
         return np.zeros((1, len(covariance)))
     count = int(np.clip(2 ** int(np.log2(WORK / len(covariance))), LEAST_FIELDS, MOST_FIELDS))
