@@ -97,7 +97,7 @@ class Activations(Probe[ActivationsResult]):
         bins: How many bins the histograms have.
         limits: Where all histograms begin and end; None: each at its smallest and its largest value, outliers left out
             (those that are farther from the middle 99 % of the values than these are wide).
-        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
+        statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.
@@ -117,9 +117,9 @@ class Activations(Probe[ActivationsResult]):
     def __post_init__(self) -> None:
         """Check the options."""
         options.check_strings(self, "layers")
-        options.check_whole(self, "max_layers", least=1, optional=True)
-        options.check_whole(self, "examples", least=0)
-        options.check_whole(self, "bins", least=1)
+        options.check_whole(self, "max_layers", minimum=1, optional=True)
+        options.check_whole(self, "examples", minimum=0)
+        options.check_whole(self, "bins", minimum=1)
         if self.limits is not None:
             several = list(self.limits) if isinstance(self.limits, Iterable) else []
             if len(several) != 2 or not all(map(options.is_finite, several)) or not several[0] < several[1]:

@@ -72,7 +72,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
         layers: Patterns of layers' names to look at; none: all. All layers are updated in any case.
         max_layers: Look at so many layers at most, evenly over their order; None: no limit.
-        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
+        statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.
@@ -98,7 +98,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         if self.bnp is not None and self.optimizer is None:
             raise ValueError("bnp needs an optimizer that takes the step.")
         options.check_strings(self, "layers")
-        options.check_whole(self, "max_layers", least=1, optional=True)
+        options.check_whole(self, "max_layers", minimum=1, optional=True)
         options.check_statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> CovariateShiftResult:

@@ -116,7 +116,7 @@ class Landscape(Probe[LandscapeResult]):
         direction: `gradient`: d = ∇L(θ). `random`: d is Gaussian with filters as long as those of the weights, so that
             at s·η = 0.1 each filter has moved by a tenth of its length; see `filter_normalized`.
         seed: What the random direction is drawn from; each measurement with the same seed draws the same numbers.
-        statistics: How layers that normalize by the batch are taken, see `IsolatedModel`.
+        statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
         ValueError: If an option has no meaning.

@@ -18,14 +18,14 @@ from trimtab.records import EventLog, Probed
 class Monitor:
     """Calls probes every so many steps. Nothing that goes wrong in a probe reaches the training, except a warning.
 
-    Call it before each step, with the batch of that step: the gradient that is looked at is then the one that the step
+    Call it before each step, with the batch of that step: the gradient that is measured is then the one that the step
     takes.
 
     Args:
         probes: What to measure.
         every: Steps between two measurements, beginning with the first.
         at: Measure at these steps instead, counted from 0.
-        log: A file of records, one line of JSON for each measurement; one that is there is gone on with.
+        log: A file of records, one line of JSON for each measurement; an existing one is continued.
             `trimtab.records.read_events` reads it.
 
     Attributes:

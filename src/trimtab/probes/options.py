@@ -14,8 +14,8 @@ from trimtab.norms.statistics import canonical_statistics
 LARGEST_SEED = 2**64 - 1
 
 
-def check_whole(probe: object, *names: str, least: int, optional: bool = False) -> None:
-    """Refuse all but whole numbers from `least` on.
+def check_whole(probe: object, *names: str, minimum: int, optional: bool = False) -> None:
+    """Refuse options that are not whole numbers of at least `minimum`; `optional` ones may be None.
 
     Raises:
         ValueError: If an option is something else.
@@ -24,9 +24,9 @@ def check_whole(probe: object, *names: str, least: int, optional: bool = False) 
         value = getattr(probe, name)
         if optional and value is None:
             continue
-        if not (_is_whole(value) and value >= least):
+        if not (_is_whole(value) and value >= minimum):
             raise ValueError(
-                f"{name} must be a whole number, {least} or larger{', or None' if optional else ''}, not {value!r}."
+                f"{name} must be a whole number, {minimum} or larger{', or None' if optional else ''}, not {value!r}."
             )
         object.__setattr__(probe, name, int(value))
 

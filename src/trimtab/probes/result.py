@@ -16,12 +16,12 @@ LossFunction = Callable[[nn.Module, Any], Tensor]
 
 
 class CannotMeasure(Exception):  # noqa: N818
-    """The model or the batch is such that there is no number to give; the sentence goes into the result."""
+    """Nothing can be measured with this model or batch; the message goes into the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a probe found.
+    """The result of a probe.
 
     Attributes:
         problem: Why there is nothing else in it (out of memory, a loss that is not a number); None if all went well.
@@ -40,12 +40,12 @@ R = TypeVar("R", bound=Result)
 class Probe(ABC, Generic[R]):
     """Measures something of a model, its loss and a batch, and changes nothing.
 
-    Memory that runs out and numbers that are not finite are said in the result; nothing is raised for them.
+    Memory that runs out and numbers that are not finite are reported in the result, not raised.
 
     Attributes:
         name: What it is called in records and on the command line.
         result: What it returns.
-        successive: Whether it is about changes, so that a monitor calls it in pairs of successive steps.
+        successive: Whether it compares successive steps, so that a monitor calls it at the step after each due one too.
     """
 
     name: ClassVar[str]

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Surface:
-    """The loss surface of one batch, to walk about on; nothing of the model changes.
+    """The loss of one batch as a function of the parameters; nothing of the model changes.
 
     Args:
         model: See `IsolatedModel`.
@@ -28,7 +28,7 @@ class Surface:
 
     Attributes:
         isolated: The model, isolated from what is computed.
-        here: Where the model is: the values of its trained parameters.
+        here: The point at which the model is: the values of its trained parameters.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Surface:
         self.here: Point = self.isolated.parameters
         self._loss_fn = loss_fn
         self._batch = batch
-        self._looked = False
+        self._graph_checked = False
 
     def loss(self, point: Point | None = None) -> float:
         """The loss at a point (None: here).
@@ -63,21 +63,22 @@ class Surface:
         return check_finite(loss, gradient), gradient
 
     def inside(self, work: Callable[[Tensor, dict[str, Tensor]], T], point: Point | None = None) -> T:
-        """Do some work with the loss, as a function in torch's graph, and the leaves that it depends on."""
+        """Call a function with the loss, in torch's graph, and the leaf tensors that it depends on."""
         leaves = self.isolated.leaves(point)
         return self.isolated.run(lambda: work(self.loss_in_graph(), leaves), leaves)
 
     def walk(
         self, direction: Point, distances: Iterable[float], look: Callable[[Tensor, dict[str, Tensor]], T]
     ) -> list[T]:
-        """Look about at several points on a line through here.
+        """Call a function at several points on a line through `here`.
 
-        It is `inside` at each of them, with one copy of the parameters for all, which is moved.
+        It is `inside` at each of them, with one copy of the parameters for all, which is moved from point to point.
 
         Args:
             direction: Of the line, for all parameters.
-            distances: From here, in lengths of the direction.
-            look: Called with the loss, in torch's graph, and with the leaves that it depends on. It must not keep them.
+            distances: From `here`, in lengths of the direction.
+            look: Called with the loss, in torch's graph, and with the leaves that it depends on. It must not store
+                them.
         """
         leaves = {name: value.clone().requires_grad_() for name, value in self.here.items()}
         moving, start, way = list(leaves.values()), list(self.here.values()), [direction[name] for name in leaves]
@@ -118,8 +119,8 @@ class Surface:
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor of one number, not {found}.")
-        if not self._looked:
-            self._looked = True
+        if not self._graph_checked:
+            self._graph_checked = True
             if _has_node(loss.grad_fn, "CheckpointFunctionBackward"):
                 raise CannotMeasure(
                     "The model uses reentrant checkpointing, which hides what is in it; take use_reentrant=False."
@@ -128,7 +129,7 @@ class Surface:
 
 
 def copied_batch(batch: Any) -> Any:
-    """A copy, so that whoever takes something out of a batch or changes it in place does so for himself."""
+    """A copy, so that a loss function may remove something from the batch or change it in place."""
     try:
         return copy.deepcopy(batch)
     except (RuntimeError, TypeError, ValueError):  # what cannot be copied is used as it is

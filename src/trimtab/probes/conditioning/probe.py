@@ -109,7 +109,7 @@ class Conditioning(Probe[ConditioningResult]):
         eps2: ε₂, if there is no `bnp`.
         spatial: Statistics per channel or per kernel site, if there is no `bnp`.
         no_bias: What scales weights without bias, if there is no `bnp`.
-        statistics: How layers that normalize by the batch are taken; see `IsolatedModel`.
+        statistics: What layers that normalize by the batch do; see `IsolatedModel`.
         seed: Of the rows that are drawn.
 
     Raises:
@@ -133,8 +133,8 @@ class Conditioning(Probe[ConditioningResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        options.check_whole(self, "units", "max_products", least=0)
-        options.check_whole(self, "max_entries", least=1)
+        options.check_whole(self, "units", "max_products", minimum=0)
+        options.check_whole(self, "max_entries", minimum=1)
         options.check_strings(self, "only")
         options.check_instance(self, "bnp", BNP, "a trimtab.BNP")
         Options(eps1=self.eps1, eps2=self.eps2, spatial=self.spatial, no_bias=self.no_bias)

@@ -23,7 +23,7 @@ Split = Callable[[Any, int], Sequence[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNoiseResult(Result):
-    """What `BatchNoise` found.
+    """The result of `BatchNoise`.
 
     Attributes:
         layers: By name; a layer that is called again is there again, as "name, call 2".
@@ -98,10 +98,10 @@ class BatchNoise(Probe[BatchNoiseResult]):
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        options.check_whole(self, "batch_size", least=1, optional=True)
-        options.check_whole(self, "draws", least=2)
+        options.check_whole(self, "batch_size", minimum=1, optional=True)
+        options.check_whole(self, "draws", minimum=2)
         options.check_choice(self, "link", CURVATURES)
-        options.check_whole(self, "parts", least=0)
+        options.check_whole(self, "parts", minimum=0)
         if self.parts == 1:
             raise ValueError("parts must be 0 or at least 2, not 1: one part has nothing to be compared with.")
         options.check_function(self, "split", "batch, parts")

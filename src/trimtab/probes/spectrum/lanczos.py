@@ -99,7 +99,7 @@ class Lanczos:
 
 @dataclass(frozen=True, eq=False)
 class Ritz:
-    """What Lanczos found.
+    """The result of Lanczos' method.
 
     Attributes:
         values: All values of the last space, ascending; those at the ends are near eigenvalues.

@@ -120,9 +120,9 @@ class Spectrum(Probe[SpectrumResult]):
         for option, kinds in (("matrix", Matrix), ("likelihood", Likelihood)):
             options.check_choice(self, option, get_args(kinds))
         options.check_statistics(self)
-        options.check_whole(self, "top", "density_steps", "max_layers", "max_products", least=1)
-        options.check_whole(self, "dense_up_to", "trace_vectors", "density_vectors", least=0)
-        options.check_whole(self, "max_vectors", least=self.top + 4)
+        options.check_whole(self, "top", "density_steps", "max_layers", "max_products", minimum=1)
+        options.check_whole(self, "dense_up_to", "trace_vectors", "density_vectors", minimum=0)
+        options.check_whole(self, "max_vectors", minimum=self.top + 4)
         options.check_flag(self, "lower_end", "per_layer")
         options.check_function(self, "forward", "model, batch")
         options.check_function(self, "criterion", "outputs, batch")

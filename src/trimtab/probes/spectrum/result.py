@@ -14,7 +14,7 @@ class SpectrumResult(Result):
 
     Attributes:
         matrix: Which one.
-        statistics: How layers that normalize by the batch were taken.
+        statistics: What layers that normalize by the batch did; see `IsolatedModel`.
         size: Rows of the matrix: entries of the parameters that are trained.
         largest: The largest eigenvalues, in descending order. Signed: the largest is not the largest in magnitude.
         residuals: Within its residual of each of these there is an eigenvalue.

@@ -70,7 +70,7 @@ class Assembly:
         self.nodes: list[Node] = []
         self.places = 0
         self.padded = False
-        self.most_positions = 1
+        self.max_positions = 1
         self._numbers: Iterator[tuple[int, float, float]] = iter(
             [(number, w, b) for number, (w, b) in enumerate(zip(sigma_w2, sigma_b2, strict=True), start=1)]
         )
@@ -168,7 +168,7 @@ class Assembly:
         if min(size) < 1:
             raise ValueError(f"the {what} does not fit into {self._size[0]}×{self._size[1]} positions.")
         self.padded |= any(window.padding)
-        self.most_positions = max(self.most_positions, self._size[0] * self._size[1])
+        self.max_positions = max(self.max_positions, self._size[0] * self._size[1])
         self._size = size
 
     def _normalize(self) -> None:

@@ -168,7 +168,7 @@ def mean_field(
     if norm is None:
         refuse_gamma(gamma, assembly.places)
     height, width = assembly.start[1:]
-    fits = assembly.padded and assembly.most_positions <= GRID_LIMIT
+    fits = assembly.padded and assembly.max_positions <= GRID_LIMIT
     layout: Layout = (
         Grid((height, width)) if positions == "grid" or (positions == "auto" and fits) else Uniform((height, width))
     )

@@ -19,8 +19,8 @@ from trimtab.theory.mean_field.graph import Gradient, Parameterless, State
 from trimtab.theory.mean_field.positions import Grid, Uniform, Window, cuts
 
 STEPS = 48  # of the largest value's distribution
-MOST_FIELDS = 4096
-LEAST_FIELDS = 512
+MAX_FIELDS = 4096
+MIN_FIELDS = 512
 WORK = 1 << 19  # fields times sites, as far as the two bounds allow
 CHUNK = 1 << 22  # values held in memory at a time
 
@@ -164,7 +164,7 @@ def _draw(covariance: Array) -> Array:
     directions = (directions[:, nonzero] * np.sqrt(variances[nonzero]))[:, ::-1]
     if not directions.size:
         return np.zeros((1, len(covariance)))
-    count = int(np.clip(2 ** int(np.log2(WORK / len(covariance))), LEAST_FIELDS, MOST_FIELDS))
+    count = int(np.clip(2 ** int(np.log2(WORK / len(covariance))), MIN_FIELDS, MAX_FIELDS))
     shift = np.random.default_rng(0).random(directions.shape[1])
     points = ndtri((qmc.Sobol(directions.shape[1], scramble=False).random(count) + shift) % 1)
     if count > 2 * directions.shape[1]:
