@@ -63,6 +63,19 @@ def test_a_drawn_network_reads_as_its_description(name: str, gamma: float | None
     assert math.fsum(found.terms.values()) == pytest.approx(found.lambda_max)
 
 
+def test_a_batchnorm_that_does_more_is_named() -> None:
+    class NormAct(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).relu()
+
+    model = nn.Sequential(nn.Linear(6, 50), NormAct(50), nn.Linear(50, 1))
+    assert predict(model, (6,)).unseen == (
+        "1 (NormAct) is taken for plain BatchNorm; what else its forward does is left out.",
+        *predict(nn.Sequential(model[0], nn.BatchNorm1d(50), model[2]), (6,)).unseen,
+    )
+    assert predict(nn.Sequential(model[0], nn.SyncBatchNorm(50), nn.ReLU(), model[2]), (6,)).unseen == ()
+
+
 class Written(nn.Module):
     """A padded residual network in functions and methods."""
 

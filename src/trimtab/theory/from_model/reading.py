@@ -37,6 +37,8 @@ from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten,
 from trimtab.theory.mean_field.pooling import ActivatedMaxPool
 from trimtab.theory.mean_field.positions import Sites, Uniform, Window
 
+_PLAIN_FORWARDS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
+
 
 class Reading:
     """The nodes of a model, and what of it they do not account for.
@@ -206,6 +208,8 @@ class Reading:
             options = {"divide": "square"}
         elif isinstance(module, GhostBatchNorm | NoisyBatchNorm | LpNorm):
             self.note(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
+        elif isinstance(module, _torch.BATCH_NORMS) and type(module).forward not in _PLAIN_FORWARDS:
+            self.note(f"{name} ({kind}) is taken for plain BatchNorm; what else its forward does is left out.")
         operation = Normalize(
             name, gamma2, beta2, beta, eps=module.eps, frozen=self._frozen, parameters=trained, **options
         )
