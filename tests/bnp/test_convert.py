@@ -1,6 +1,7 @@
 """Taking BatchNorm out of a model."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -263,6 +264,38 @@ def test_its_dropout_and_its_activation_come_in_their_order() -> None:
     )
     assert isinstance(trimtab.without_batchnorm(NormAct(4, nn.Identity())), nn.Identity)
     assert isinstance(trimtab.without_batchnorm(SyncNormAct(4)).act, nn.Hardswish)
+
+
+class PreActivation(nn.Module):
+    """Reads its input again after an activation that works in place."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4) if norm is None else norm
+        self.activation = activation
+        self.conv = nn.Conv2d(4, 4, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(self.activation(self.norm(x)))
+
+
+IN_PLACE = [nn.ReLU(inplace=True), lambda x: x.relu_(), lambda x: nn.functional.relu(x, inplace=True), torch.relu_]
+
+
+@pytest.mark.parametrize("activation", IN_PLACE)
+def test_what_follows_in_place_does_not_change_what_others_read(activation: Callable[[Tensor], Tensor]) -> None:
+    plain = trimtab.without_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 1), PreActivation(activation)))
+    x = plain[0](torch.randn(2, 3, 5, 5)).detach()
+    assert torch.equal(plain[1](x.clone()), x + plain[1].conv(x.relu()))
+    x.requires_grad_()
+    plain[1](x + 0).sum().backward()
+    assert x.grad is not None
+
+
+def test_nothing_is_copied_where_nobody_else_reads() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), PreActivation(torch.relu))
+    plain = trimtab.without_batchnorm(model)
+    assert type(plain[1]) is nn.Identity and type(plain[3].norm) is nn.Identity
 
 
 def test_an_activation_in_place_does_not_change_what_others_read() -> None:

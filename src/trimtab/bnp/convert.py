@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from trimtab import _torch
 from trimtab.bnp.layers import layer_type
@@ -65,11 +65,13 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
             raise ValueError(
                 f"{name or 'The model'} is a {type(module).__name__}, which is more than BatchNorm; replace it by hand."
             )
-    names = _layers_before_batchnorm(copy.deepcopy(model))  # a copy, since tracing runs the model's own code
+    graph = _traced(copy.deepcopy(model))  # a copy, since tracing runs the model's own code
     model = copy.deepcopy(model)
-    for name in names:
+    modules = dict(model.named_modules())
+    overwritten = {str(node.target) for node in _batchnorms(graph, modules) if _is_overwritten(node, modules)}
+    for name in _layers_before_batchnorm(graph, model):
         _add_bias(model.get_submodule(name))
-    return _without(model)
+    return _without(model, overwritten)
 
 
 def _add_bias(layer: nn.Module) -> None:
@@ -83,13 +85,22 @@ def _is_batchnorm(module: nn.Module) -> bool:
     return isinstance(module, _torch.BATCH_NORMS)
 
 
-def _without(model: nn.Module) -> nn.Module:
+class _Clone(nn.Identity):
+    """In the place of a BatchNorm whose output is overwritten, while something else reads its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.clone()
+
+
+def _without(model: nn.Module, overwritten: set[str]) -> nn.Module:
     """The model with each BatchNorm in it replaced by what it does beside normalizing."""
     if _is_batchnorm(model):
         return _rest_of(model)
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if _is_batchnorm(module):
-            model.set_submodule(name, _rest_of(module))
+            rest = _rest_of(module)
+            copied = name in overwritten and isinstance(rest, nn.Identity)
+            model.set_submodule(name, _Clone().train(module.training) if copied else rest)
     return model
 
 
@@ -149,20 +160,38 @@ def _lacks_bias(module: nn.Module) -> bool:
     return "bias" not in vars(module) and getattr(module, "bias", module) is None
 
 
-def _layers_before_batchnorm(model: nn.Module) -> set[str]:
-    """The names of the layers without bias whose output a BatchNorm centres."""
-    modules = dict(model.named_modules())
-    found: set[str] = set()
-    traced: set[str] = set()
+def _traced(model: nn.Module) -> fx.Graph:
+    """The graph of a model, empty if torch.fx cannot trace it."""
     try:
         with torch.random.fork_rng(devices=[]):
-            graph = _Tracer().trace(model)
+            return _Tracer().trace(model)
     except Exception:  # whatever a model's own code raises when it is run on proxies
-        graph = fx.Graph()
-    for node in graph.nodes:
-        if node.op == "call_module" and _is_batchnorm(modules[node.target]):
-            traced.add(node.target)
-            found.update(_sources(node, modules))
+        return fx.Graph()
+
+
+def _batchnorms(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_module" and _is_batchnorm(modules[str(node.target)])]
+
+
+def _is_overwritten(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Whether something works in place on a BatchNorm's output, while its input is read elsewhere too."""
+
+    def in_place(node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return getattr(modules[str(node.target)], "inplace", False) is True
+        name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+        return node.kwargs.get("inplace") is True or name.endswith("_") or name in ("iadd", "isub", "imul")
+
+    shared = any(len(source.users) > 1 or source.op == "placeholder" for source in batchnorm.all_input_nodes)
+    return shared and any(map(in_place, batchnorm.users))
+
+
+def _layers_before_batchnorm(graph: fx.Graph, model: nn.Module) -> set[str]:
+    """The names of the layers without bias whose output a BatchNorm centres."""
+    modules = dict(model.named_modules())
+    nodes = _batchnorms(graph, modules)
+    found = {name for node in nodes for name in _sources(node, modules)}
+    traced = {str(node.target) for node in nodes}
     return found | set(_layers_defined_before_batchnorm(model, passed=traced, taken=found))
 
 
