@@ -114,9 +114,9 @@ def test_mistakes_are_named_and_leave_nothing(tmp_path: Path, capsys: pytest.Cap
     out = tmp_path / "out"
     for wrong, words in (
         (["--probe", "land"], "there is no probe 'land'"),
-        (["--at", "x"], "probe_at: must be a whole number, not 'x'"),
-        (["--at=-1"], "probe_at must be steps counted from 0"),
-        (["--at", "7"], "probe_at has step 7, but there are 2 steps"),
+        (["--at", "x"], "argument --at: must be a whole number, 0 or more, not 'x'"),
+        (["--at=-1"], "argument --at: must be a whole number, 0 or more, not '-1'"),
+        (["--at", "7"], "--at has step 7, but there are 2 steps"),
         (["--figures", "gif"], "not as 'gif'"),
         (["--methods", "bnn"], "bnn"),
     ):
