@@ -38,7 +38,9 @@ STANDS_FOR = {"NAME": "mnist", "METHOD": "bn", "FOLDER...": "runs", "FOLDER": "r
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [STANDS_FOR.get(word, word) for word in shlex.split(command)[1:] if "|" not in word]  # --step auto|eager
+    words = [
+        STANDS_FOR.get(word, word) for word in shlex.split(command)[1:] if "|" not in word
+    ]  # --step-mode auto|eager
     try:
         options = parser().parse_args(words)
     except SystemExit:

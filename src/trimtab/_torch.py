@@ -172,3 +172,56 @@ def step_without_hooks(kind: type[torch.optim.Optimizer]) -> Callable[[Any], Any
     if hooked is None:
         hooked = "profile_hook_step" in getattr(getattr(step, "__code__", None), "co_qualname", "")
     return step.__wrapped__ if hooked else step  # type: ignore[no-any-return]
+
+
+# ---- Training
+
+
+def allow_recompilations(count: int) -> None:
+    """Let torch.compile make code for so many variants of one function before it gives up and runs it eagerly.
+
+    The limit has no public name. Where it cannot be set, further variants run eagerly: slower, with the same results.
+    """
+    try:
+        from torch._dynamo import config  # takes a second, so only when something is compiled
+    except ImportError:
+        return
+    for name in ("recompile_limit", "cache_size_limit"):  # the second is its name up to torch 2.6
+        if hasattr(config, name):
+            setattr(config, name, max(getattr(config, name), count))
+            return
+
+
+def has_combo_kernels() -> bool:
+    """Whether torch.compile's option `combo_kernels` exists and is right; before torch 2.11 it had errors."""
+    if torch.__version__ < "2.11":  # this compares as a version, not as a string
+        return False
+    try:
+        from torch._inductor import list_options  # takes seconds, so only when something is compiled
+    except ImportError:
+        return False
+    return "combo_kernels" in list_options()
+
+
+def expect_steps_outside_capture(optimizer: torch.optim.Optimizer) -> None:
+    """Keep a capturable Adam from warning that it takes steps outside of a CUDA graph, as it does before a capture.
+
+    Where torch does not look at this attribute, there is one warning.
+    """
+    optimizer._warned_capturable_if_run_uncaptured = True
+
+
+def replace_cuda_generator_state(state: Tensor) -> None:
+    """Give the current CUDA device's generator this state.
+
+    As a new object, if torch has a way to do that: after a capture that failed, the old one believes to be captured
+    still.
+    """
+    device = torch.cuda.current_device()
+    generator = torch.cuda.default_generators[device]
+    if not hasattr(generator, "graphsafe_set_state"):
+        torch.cuda.set_rng_state(state, device)
+        return
+    fresh = torch.Generator(torch.device("cuda", device))
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())

@@ -37,7 +37,7 @@ TRAIN = [
     ("--spatial pixel", r"spatial: must be one of channel, site"),
     ("--no-bias mean", r"no_bias: must be one of second_moment, variance"),
     ("--precision fp16", r"precision: must be one of fp32, tf32, bf16"),
-    ("--step slow", r"step: must be one of auto, eager, captured"),
+    ("--step-mode slow", r"step_mode: must be one of auto, eager, captured"),
     ("--stem big", r"stem: must be one of cifar, imagenet"),
     # settings out of their range: the one that was given is named
     ("--epochs 0", r"epochs must be 1 or more, not 0"),

@@ -17,12 +17,14 @@ from PIL import Image
 from tests.training.helpers import heeds_interruptions
 from trimtab.data import Split, load
 from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
-from trimtab.training import compare, workers
+from trimtab.training import compare
 from trimtab.training.compare import Comparing, assemble, best, side_by_side
-from trimtab.training.grid import Grid, Planned, setups
+from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.run import CHECKPOINT, Run
 from trimtab.training.session import Session
-from trimtab.training.workers import Outcome, Task, TrainingFailed, outcome_of
+from trimtab.training.workers import task as task_module
+from trimtab.training.workers.pool import TrainingFailed, local_pool
+from trimtab.training.workers.task import Outcome, Task, outcome_of, train
 
 CPU = torch.device("cpu")
 GRID = Grid(
@@ -98,10 +100,10 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cells = []
     for folder, inputs in (("a", dataset.test.inputs), ("b", torch.zeros_like(dataset.test.inputs))):
         changed = replace(dataset, test=Split(inputs, dataset.test.targets))
-        monkeypatch.setattr(workers, "_loaded", lambda *_, changed=changed: changed)
+        monkeypatch.setattr(task_module, "_loaded", lambda *_, changed=changed: changed)
         outcomes = {}
         for planned in [*place.tuning(), place.final(0.3)[0]]:
-            came_out = workers.do(Task(planned, tmp_path / folder / planned.name, "c", CPU, None))
+            came_out = train(Task(planned, tmp_path / folder / planned.name, "c", CPU, None))
             assert came_out is not None
             outcomes[planned.name] = came_out
         cells.append(assemble(place, outcomes, 10))
@@ -276,17 +278,17 @@ def _tasks(tmp_path: Path) -> list[Task]:
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
     killed: list[str] = []
-    with workers.workers(2, 1) as team:
+    with local_pool(2, 1) as pool:
 
         def kill_once(task: Task, step: int) -> None:
             if task.run.name not in killed:
                 killed.append(task.run.name)
-                next(process for process, busy in team._busy.values() if busy == task).kill()
+                next(process for process, busy in pool._busy.values() if busy == task).kill()
 
-        found = dict(team.run(_tasks(tmp_path), kill_once))
+        found = dict(pool.run(_tasks(tmp_path), kill_once))
     assert len(killed) == 2
     assert {task.run.name for task in found} == set(killed)
-    plain = {task.run.name: workers.do(replace(task, folder=tmp_path / "plain" / task.run.name)) for task in found}
+    plain = {task.run.name: train(replace(task, folder=tmp_path / "plain" / task.run.name)) for task in found}
     for task, came_out in found.items():
         expected = plain[task.run.name]
         assert expected is not None and expected.last is not None and came_out.last is not None
@@ -295,43 +297,43 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_while_it_waits_is_replaced(tmp_path: Path) -> None:
     first, second = _tasks(tmp_path)
-    with workers.workers(1, 1) as team:
-        list(team.run([first], lambda *_: None))
-        for process, _ in team._free:
+    with local_pool(1, 1) as pool:
+        list(pool.run([first], lambda *_: None))
+        for process, _ in pool._free:
             process.kill()
             process.join()
-        assert len(list(team.run([second], lambda *_: None))) == 1
+        assert len(list(pool.run([second], lambda *_: None))) == 1
 
 
 def test_a_process_that_dies_twice_is_told(tmp_path: Path) -> None:
-    with workers.workers(1, 1) as team:
+    with local_pool(1, 1) as pool:
 
         def kill(task: Task, step: int) -> None:
-            next(process for process, busy in team._busy.values() if busy == task).kill()
+            next(process for process, busy in pool._busy.values() if busy == task).kill()
 
         with pytest.raises(TrainingFailed, match=r"small-mlp-bnp-.* died twice"):
-            list(team.run(_tasks(tmp_path)[:1], kill))
+            list(pool.run(_tasks(tmp_path)[:1], kill))
 
 
 def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
     task, other = _tasks(tmp_path)
     (tmp_path / "file").write_text("")
-    impossible = replace(other, run=Planned(replace(other.run.settings, init="nonsense"), 1))
-    with workers.workers(1, 1) as team:
-        ((_, came_out),) = team.run([impossible], lambda *_: None)
+    impossible = replace(other, run=PlannedRun(replace(other.run.settings, init="nonsense"), 1))
+    with local_pool(1, 1) as pool:
+        ((_, came_out),) = pool.run([impossible], lambda *_: None)
         assert came_out.why_not is not None and "nonsense" in came_out.why_not
         with pytest.raises(TrainingFailed, match=rf"the run {task.run.name} failed: (.|\n)*cannot write to the folder"):
-            list(team.run([replace(task, folder=tmp_path / "file")], lambda *_: None))
+            list(pool.run([replace(task, folder=tmp_path / "file")], lambda *_: None))
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "import time\n"
-        "from trimtab.training import workers\n"
+        "from trimtab.training.workers.pool import LocalPool\n"
         "if __name__ == '__main__':\n"
-        "    team = workers.Workers(2, 1)\n"
-        "    started = [team._start() for _ in range(2)]\n"
+        "    pool = LocalPool(2, 1)\n"
+        "    started = [pool._start() for _ in range(2)]\n"
         "    print(*(process.pid for process, _ in started), flush=True)\n"
         "    time.sleep(60)\n"
     )

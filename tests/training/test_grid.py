@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.data import load
 from trimtab.training.demo import DEMO
-from trimtab.training.grid import Grid, Planned, around, setups
+from trimtab.training.grid import Grid, PlannedRun, around, setups
 from trimtab.training.recipes import CNN_RATES, MLP_RATES, resolve
 from trimtab.training.settings import Settings
 
@@ -88,7 +88,7 @@ def test_a_rate_for_adam_is_not_taken_for_another_optimizer() -> None:
 def test_a_name_changes_with_any_setting() -> None:
     settings = resolve(Settings(method="bnp+gn", lr=0.1))
     names = {
-        Planned(changed, 10).name
+        PlannedRun(changed, 10).name
         for changed in (
             settings,
             replace(settings, rho=0.9),
@@ -97,5 +97,5 @@ def test_a_name_changes_with_any_setting() -> None:
         )
     }
     assert len(names) == 4
-    assert Planned(settings, 10).name == Planned(replace(settings), 99).name
+    assert PlannedRun(settings, 10).name == PlannedRun(replace(settings), 99).name
     assert all(name.startswith("small-cnn-bnp+gn-b64-lr0.1-s") for name in names)

@@ -235,7 +235,7 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path: Path) -> Non
 def test_regression_sums_its_loss() -> None:
     ran = session(data="gaussian", network="dln25", method="vanilla", batch_size=0, steps=3, epochs=None, lr=1e-6)
     assert ran.steps_per_epoch == 1
-    inputs, targets = next(iter(ran._train))
+    inputs, targets = ran.next_batch()
     with torch.no_grad():
         expected = (ran.model(inputs) - targets).square().sum()
     ran.advance()

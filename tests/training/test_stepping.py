@@ -16,15 +16,16 @@ from trimtab import TrimtabWarning, cli
 from trimtab.data import Dataset, Split
 from trimtab.networks import build
 from trimtab.records import EVENTS, Probed, Resumed, RunEnded, RunStarted, read_events
-from trimtab.training import compiling, stepping
 from trimtab.training import run as running
 from trimtab.training.clock import Clock
-from trimtab.training.optimizing import load_state, make_capturable, portable_state, set_rate
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings
-from trimtab.training.stepping import Choice, choose
+from trimtab.training.stepping import compiling, steppers
+from trimtab.training.stepping.optimizers import load_state, make_capturable, portable_state, set_rate
+from trimtab.training.stepping.step import TrainingStep
+from trimtab.training.stepping.steppers import StepMode, choose_step_mode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -89,13 +90,15 @@ def advance(ran: Session, to: int) -> Session:
     ],
 )
 def test_what_is_chosen(wanted: Any, device: str, steps: int, probes: bool, expected: str) -> None:
-    assert str(choose(wanted, torch.device(device), steps, probes=probes)) == expected
+    assert str(choose_step_mode(wanted, torch.device(device), steps, probes=probes)) == expected
 
 
 def test_capturing_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = ["train", "--out", str(tmp_path / "run"), "--device", "cpu", "--step", "captured"]
+    told = ["train", "--out", str(tmp_path / "run"), "--device", "cpu", "--step-mode", "captured"]
     assert cli.main(told) == 2
-    assert "step captured needs a CUDA device, and this run is on cpu; use step auto" in capsys.readouterr().err
+    assert (
+        "step_mode captured needs a CUDA device, and this run is on cpu; use step_mode auto" in capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -106,7 +109,7 @@ def test_what_was_chosen_is_printed_and_recorded(tmp_path: Path, capsys: pytest.
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step: "))
     assert line.startswith("step: eager; BNP: ")
     assert line.endswith("; precision: fp32")
-    assert cli.main([*told, "--resume", "--step", "eager", "--quiet"]) == 0  # how steps are taken may change
+    assert cli.main([*told, "--resume", "--step-mode", "eager", "--quiet"]) == 0  # how steps are taken may change
     assert not [line for line in capsys.readouterr().err.splitlines() if line.startswith("step: ")]
     events = list(read_events(folder / EVENTS))
     kept = [event.execution for event in events if isinstance(event, RunStarted | Resumed | RunEnded)]
@@ -167,8 +170,8 @@ def test_both_forms_take_the_same_steps_and_each_others_states(name: str, device
     assert states[0].keys() == states[1].keys()
     for one, other in zip(states[0]["param_groups"], states[1]["param_groups"], strict=True):
         assert {**one, "lr": 0} == {**other, "lr": 0}
-    load_state(plain, states[1], None)
-    load_state(capturable, states[0], device)
+    load_state(plain, states[1])
+    load_state(capturable, states[0])
     assert all(isinstance(group["lr"], float) for group in plain.param_groups)
     assert all(s["step"].device == CPU for s in plain.state.values() if "step" in s)
     assert all(s["step"].device.type == device.type for s in capturable.state.values() if "step" in s)
@@ -194,8 +197,8 @@ def test_gradients_and_momentum_are_laid_out_as_their_parameter() -> None:
     plain, capturable = (torch.optim.SGD([nn.Parameter(weight.detach().clone())], 0.1, momentum=0.9) for _ in range(2))
     plain.param_groups[0]["params"][0].grad = odd.clone()
     plain.step()
-    load_state(capturable, portable_state(plain), CPU)
-    load_state(capturable, portable_state(plain), CPU)
+    make_capturable(capturable, CPU)
+    load_state(capturable, portable_state(plain))
     (p,) = capturable.param_groups[0]["params"]
     p.data.copy_(plain.param_groups[0]["params"][0])
     for optimizer in (plain, capturable):
@@ -203,7 +206,6 @@ def test_gradients_and_momentum_are_laid_out_as_their_parameter() -> None:
         optimizer.step()
     assert p.grad.stride() == p.stride() == capturable.state[p]["momentum_buffer"].stride()
     torch.testing.assert_close(p, plain.param_groups[0]["params"][0])
-    assert len(capturable._optimizer_step_pre_hooks) == 1
 
 
 # Capturing, with a stand-in for CUDA: what is recorded is done when it is replayed
@@ -219,14 +221,13 @@ class Graph:
 
 
 class StandIn:
-    """What `stepping` wants of torch.cuda."""
+    """What `steppers` wants of torch.cuda."""
 
     CUDAGraph = Graph
 
     def __init__(self) -> None:
         self.under_way: Graph | None = None
         self.log: list[str] = []
-        self.default_generators = [SimpleNamespace(graphsafe_set_state=lambda state: self.log.append("generator"))]
 
     @contextmanager
     def graph(self, graph: Graph, **_: Any) -> Iterator[None]:
@@ -259,26 +260,26 @@ class StandIn:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    standin, work = StandIn(), Session.work
-    monkeypatch.setattr(stepping, "torch", SimpleNamespace(cuda=standin, Tensor=Tensor))
-    monkeypatch.setattr(stepping, "_set_new_generator_state", lambda random: standin.log.append("generator"))
-    monkeypatch.setattr("trimtab.training.session.choose", lambda wanted, *_, **__: Choice(wanted))
+    standin, step = StandIn(), TrainingStep.__call__
+    monkeypatch.setattr(steppers, "torch", SimpleNamespace(cuda=standin, Tensor=Tensor))
+    monkeypatch.setattr(steppers, "replace_cuda_generator_state", lambda state: standin.log.append("generator"))
+    monkeypatch.setattr("trimtab.training.session.choose_step_mode", lambda wanted, *_, **__: StepMode(wanted))
 
-    def recorded(self: Session, inputs: Tensor, targets: Tensor) -> None:
+    def recorded(self: TrainingStep, inputs: Tensor, targets: Tensor) -> None:
         if standin.under_way is None:
-            standin.log.append("work")
-            work(self, inputs, targets)
+            standin.log.append("step")
+            step(self, inputs, targets)
         else:
-            standin.under_way.recorded.append(functools.partial(work, self, inputs, targets))
+            standin.under_way.recorded.append(functools.partial(step, self, inputs, targets))
 
-    monkeypatch.setattr(Session, "work", recorded)
+    monkeypatch.setattr(TrainingStep, "__call__", recorded)
     return standin
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_three_steps_come_before_the_capture_which_is_none(optimizer: str, cuda: StandIn) -> None:
-    ours, theirs = (advance(session(method="bnp", step=s, optimizer=optimizer), 10) for s in ("captured", "eager"))
-    assert cuda.log == ["work"] * 3 + ["capture"] + ["work"] * 10  # the last ten are those of the eager run
+    ours, theirs = (advance(session(method="bnp", step_mode=s, optimizer=optimizer), 10) for s in ("captured", "eager"))
+    assert cuda.log == ["step"] * 3 + ["capture"] + ["step"] * 10  # the last ten are those of the eager run
     assert_close(ours, theirs)
 
 
@@ -286,36 +287,36 @@ def test_three_steps_come_before_the_capture_which_is_none(optimizer: str, cuda:
 @pytest.mark.parametrize(("first", "then"), [("captured", "eager"), ("eager", "captured"), ("captured", "captured")])
 def test_a_run_goes_on_in_the_other_way(first: str, then: str, optimizer: str, cuda: StandIn) -> None:
     told = {"method": "bnp-debias", "optimizer": optimizer}
-    state = advance(session(step=first, **told), 7).state()
-    ours = session(step=then, **told)
+    state = advance(session(step_mode=first, **told), 7).state()
+    ours = session(step_mode=then, **told)
     advance(ours, 5)
     ours.restore(state)  # a graph that was there is no longer used
     del cuda.log[:]
     advance(ours, 14)
-    assert cuda.log == (["work"] * 3 + ["capture"] if then == "captured" else ["work"] * 7)
-    assert_close(ours, advance(session(step="eager", **told), 14))
+    assert cuda.log == (["step"] * 3 + ["capture"] if then == "captured" else ["step"] * 7)
+    assert_close(ours, advance(session(step_mode="eager", **told), 14))
 
 
 def test_a_step_that_cannot_be_captured_goes_on(cuda: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = session(method="bnp", step="captured")
-    work = Session.work
+    ours = session(method="bnp", step_mode="captured")
+    step = TrainingStep.__call__
 
-    def refused(self: Session, inputs: Tensor, targets: Tensor) -> None:
-        work(self, inputs, targets)
+    def refused(self: TrainingStep, inputs: Tensor, targets: Tensor) -> None:
+        step(self, inputs, targets)
         if cuda.under_way is not None:
-            self.model(inputs)  # leaves something behind
+            ours.model(inputs)  # leaves something behind
             raise RuntimeError("operation not permitted\nin a graph")
 
-    monkeypatch.setattr(Session, "work", refused)
+    monkeypatch.setattr(TrainingStep, "__call__", refused)
     advance(ours, 3)
     assert ours.execution.startswith("step: captured CUDA graph; ")
     with pytest.warns(TrimtabWarning, match=r"goes on without one. \(RuntimeError: operation not permitted\)$"):
         ours.advance()
     assert ours.execution.startswith("step: eager (the step could not be captured); ")
     advance(ours, 10)
-    assert cuda.log == ["work"] * 3 + ["capture", "stream", "generator"] + ["work"] * 7
-    monkeypatch.setattr(Session, "work", work)
-    assert_close(ours, advance(session(method="bnp", step="eager"), 10))
+    assert cuda.log == ["step"] * 3 + ["capture", "stream", "generator"] + ["step"] * 7
+    monkeypatch.setattr(TrainingStep, "__call__", step)
+    assert_close(ours, advance(session(method="bnp", step_mode="eager"), 10))
 
 
 # Time
@@ -395,22 +396,22 @@ def test_seconds_are_those_of_training(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_a_residual_network_is_compiled_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("resnet110", "gn", classes=4)
-    assert len(compiling.repeated(model)) == 54
+    assert len(compiling.residual_blocks(model)) == 54
     done: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, dynamic: dynamic or done.append(module))
     assert compiling.compiled(model) is model
-    assert done == compiling.repeated(model)
-    assert not compiling.repeated(build("small-cnn", "gn", classes=4))
-    assert len(compiling.repeated(build("preact18", "gn", classes=4))) == 8
+    assert done == compiling.residual_blocks(model)
+    assert not compiling.residual_blocks(build("small-cnn", "gn", classes=4))
+    assert len(compiling.residual_blocks(build("preact18", "gn", classes=4))) == 8
 
 
 def test_what_shares_kernels_on_a_gpu_does_not_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(2, 2)
-    assert compiling._how(model) == compiling._how(nn.ReLU()) == {"dynamic": False}
+    assert compiling.compile_options(model) == compiling.compile_options(nn.ReLU()) == {"dynamic": False}
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for version, shared in {"2.10.1+cu128": False, "2.11.0+cu130": True, "2.13.0": True}.items():
         monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
-        assert ("options" in compiling._how(model)) is shared
+        assert ("options" in compiling.compile_options(model)) is shared
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -423,7 +424,7 @@ def test_equal_blocks_are_compiled_once_and_evaluated_as_written(monkeypatch: py
     told = {"network": "resnet18", "method": "bnp+gn", "batch_size": 2, "stem": "cifar", "precision": "fp32"}
     ours, theirs = session(compile=True, **told), session(**told)
     for one in (ours, theirs):
-        monkeypatch.setattr(one, "_held_out", [next(iter(one._held_out))])
+        monkeypatch.setattr(one.evaluate, "batches", [next(iter(one.evaluate.batches))])
     assert ours.execution.startswith("step: eager, blocks compiled; ")
     assert_close(advance(ours, 3), advance(theirs, 3), 1e-3)
     graphs = backend.frame_count
@@ -449,8 +450,8 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def both(steps: int = 20, **told: Any) -> tuple[Session, Session]:
-    ours, theirs = (advance(session(CUDA, step=step, **told), steps) for step in ("captured", "eager"))
-    assert isinstance(ours._stepper, stepping.Captured)
+    ours, theirs = (advance(session(CUDA, step_mode=step, **told), steps) for step in ("captured", "eager"))
+    assert isinstance(ours._stepper, steppers.CapturedStepper)
     assert ours._stepper._graph is not None
     assert ours.execution.startswith("step: captured CUDA graph")
     return ours, theirs
@@ -503,7 +504,7 @@ class TestMoreOnAGPU:
 
     def test_the_generator_is_saved_where_the_replays_have_brought_it(self) -> None:
         ours, theirs = (
-            advance(session(CUDA, step=step, method="noisy-bn"), 8).state() for step in ("captured", "eager")
+            advance(session(CUDA, step_mode=step, method="noisy-bn"), 8).state() for step in ("captured", "eager")
         )
         assert torch.equal(ours["device_generator"], theirs["device_generator"])
 
@@ -514,16 +515,16 @@ class TestMoreOnAGPU:
     def test_going_on(self, first: str, then: str, optimizer: str, tmp_path: Path) -> None:
         told = {"method": "bnp", "optimizer": optimizer, "lr": 0.01}
         path = tmp_path / "checkpoint.pt"
-        running.checkpoint.save(path, advance(session(CUDA, step=first, **told), 9).state())
-        ours = advance(session(CUDA, step=then, **told), 6)
+        running.checkpoint.save(path, advance(session(CUDA, step_mode=first, **told), 9).state())
+        ours = advance(session(CUDA, step_mode=then, **told), 6)
         ours.restore(running.checkpoint.load(path, CUDA))
-        assert_close(advance(ours, 20), advance(session(CUDA, step="eager", **told), 20), 2e-3)
+        assert_close(advance(ours, 20), advance(session(CUDA, step_mode="eager", **told), 20), 2e-3)
 
     @pytest.mark.parametrize("method", ["bn", "bnp"])
     def test_probes_leave_the_graph_as_it_is(self, method: str, tmp_path: Path) -> None:
         told = {"method": method, "network": "small-mlp"}
-        plain = session(CUDA, step="eager", **told)
-        probed = session(CUDA, step="captured", probe=("all",), probe_every=5, **told)
+        plain = session(CUDA, step_mode="eager", **told)
+        probed = session(CUDA, step_mode="captured", probe=("all",), probe_every=5, **told)
         Run(plain).train()
         run = Run(probed, tmp_path)
         run.begin("", {}, {})
@@ -534,7 +535,7 @@ class TestMoreOnAGPU:
         assert not any(problems)
 
     def test_evaluations_in_between_do_not_matter(self) -> None:
-        ours, theirs = (session(CUDA, step=step, method="bnp+bn") for step in ("captured", "eager"))
+        ours, theirs = (session(CUDA, step_mode=step, method="bnp+bn") for step in ("captured", "eager"))
         for stop in (2, 5, 9, 20):
             for one in (ours, theirs):
                 advance(one, stop).evaluate()
@@ -543,11 +544,11 @@ class TestMoreOnAGPU:
     def test_a_step_that_waits_for_the_device_is_not_captured(self) -> None:
         """A failed capture leaves nothing behind: not the stream, not the generator, not what BNP saw."""
         told = {"method": "bnp+noisy-bn"}
-        ours = advance(session(CUDA, step="captured", **told), 3)
+        ours = advance(session(CUDA, step_mode="captured", **told), 3)
         sums: list[float] = []
         handle = ours.model.register_forward_hook(lambda module, args, output: sums.append(output.sum().item()))
         stream, state = torch.cuda.current_stream(), torch.cuda.get_rng_state()
-        theirs = advance(session(CUDA, step="eager", **told), 3)
+        theirs = advance(session(CUDA, step_mode="eager", **told), 3)
         torch.cuda.set_rng_state(state)
         with pytest.warns(TrimtabWarning, match="goes on without one"):
             ours.advance()
@@ -564,10 +565,10 @@ class TestMoreOnAGPU:
         # Not resnet18: on such small images a nudge of 1e-6 turns some of its ReLUs on or off.
         told = {"network": network, "method": "bnp+gn", "stem": "cifar", "lr": 0.001}
         torch.compiler.reset()
-        ours = advance(session(CUDA, step="captured", compile=True, **told), 8)
-        assert isinstance(ours._stepper, stepping.Captured)
+        ours = advance(session(CUDA, step_mode="captured", compile=True, **told), 8)
+        assert isinstance(ours._stepper, steppers.CapturedStepper)
         assert ours._stepper._graph is not None
-        theirs = advance(session(CUDA, step="eager", **told), 8)
+        theirs = advance(session(CUDA, step_mode="eager", **told), 8)
         assert_close(ours, theirs, 0.01)
         assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=0.01, abs=0.01)
         torch.compiler.reset()

@@ -7,16 +7,15 @@ import shlex
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trimtab.cli.parsing import Parser, TakesArguments
     from trimtab.records import Evaluated
     from trimtab.training.settings import Described
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
 """What experiments need, by the names of the modules."""
@@ -84,6 +83,18 @@ def kept(out: Path, go_on: str) -> Iterator[None]:
         raise CommandError(f"interrupted; {go_on}" if out.exists() else "interrupted", status) from None
 
 
+def print_error(sentence: str) -> None:
+    """Print a sentence to stderr, in one line, whatever characters a name in it has."""
+    with suppress(OSError):  # nobody is there to read it
+        print("trimtab:", one_line(sentence), file=sys.stderr, flush=True)
+
+
+def one_line(sentence: str) -> str:
+    """A text without line breaks and other characters that cannot be printed."""
+    line = sentence.replace("\n", " ")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def need(*modules: str) -> None:
     """Say what is missing. What belongs to the lab is imported where it is used, so that the library does without."""
     missing = [PACKAGES[module] for module in modules if find_spec(module) is None]
@@ -94,17 +105,21 @@ def need(*modules: str) -> None:
         )
 
 
-def add_settings(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+def add_settings(parser: "Parser", without: Collection[str] = ()) -> None:
     """A flag for each setting of a run, in groups; `given_settings` finds those that were given."""
+    from trimtab.cli.parsing import RenamedFlag
+    from trimtab.records import RENAMED_SETTINGS
     from trimtab.training.recipes import DEFAULTS
     from trimtab.training.settings import described
 
-    groups: dict[str, argparse._ArgumentGroup] = {}
+    old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
+
+    groups: dict[str, TakesArguments] = {}
     for setting in described():
         if setting.name in without:
             continue
         if setting.group not in groups:
-            groups[setting.group] = parser.add_argument_group(setting.group)
+            groups[setting.group] = parser.group(setting.group)
         told, metavar = setting.help, "N" if setting.hint in (int, tuple[int, ...]) else "X"
         if len(setting.choices) > FEW:  # they would not fit on the line of the flag
             told, metavar = f"{told}: {', '.join(setting.choices)}", "NAME"
@@ -117,6 +132,9 @@ def add_settings(parser: argparse.ArgumentParser, without: Collection[str] = ())
         else:
             options["metavar"] = f"{metavar},..." if setting.several else metavar
         groups[setting.group].add_argument(_flag(setting.name), **options)
+        if setting.name in old_names:
+            taken = {"dest": options["dest"], "default": argparse.SUPPRESS, "now": _flag(setting.name)}
+            groups[setting.group].add_argument(_flag(old_names[setting.name]), action=RenamedFlag, **taken)
 
 
 def _default(setting: "Described", recipe: Mapping[str, Any]) -> str:
@@ -185,13 +203,13 @@ def typed() -> str:
     return shlex.join(["trimtab", *sys.argv[1:]])
 
 
-def add_machine(parser: argparse.ArgumentParser) -> None:
+def add_machine(parser: "Parser") -> None:
     """Where to train, and on what."""
     parser.add_argument("--device", metavar="{cpu,cuda}", help="where to train (default: cuda if there is one)")
     add_data_root(parser)
 
 
-def add_data_root(parser: argparse.ArgumentParser) -> None:
+def add_data_root(parser: "Parser") -> None:
     """Where the data sets are."""
     parser.add_argument(
         "--data-root", type=place, metavar="FOLDER", help="folder of the data sets (default: TRIMTAB_DATA, else data)"

@@ -27,7 +27,7 @@ from trimtab.cli.common import (
 from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands, Parser
     from trimtab.training.grid import Grid
 
 N = TypeVar("N", int, float)
@@ -90,7 +90,7 @@ def add_compare(commands: "Commands") -> None:
         metavar="N | SIZE=N,...",
         help="for all batch sizes, or by batch size (default: recipe)",
     )
-    rates = parser.add_mutually_exclusive_group()
+    rates = parser.exclusive_group()
     rates.add_argument("--lrs", type=_rates, default=(), metavar="X,Y", help="candidates for every method")
     rates.add_argument(
         "--rates",
@@ -119,7 +119,7 @@ def add_compare(commands: "Commands") -> None:
     parser.set_defaults(run=_compare)
 
 
-def _add_common(parser: argparse.ArgumentParser, out: str | None) -> None:
+def _add_common(parser: "Parser", out: str | None) -> None:
     shown = out or "runs/compare-DATA-NETWORK"
     parser.add_argument(
         "--out", type=place, default=out and Path(out), metavar="FOLDER", help=f"for the results (default: {shown})"
@@ -183,7 +183,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     from trimtab.report import collect, conclusion, table, write_page
     from trimtab.training.compare import Comparing
     from trimtab.training.run import device_named
-    from trimtab.training.workers import TrainingFailed
+    from trimtab.training.workers.pool import TrainingFailed
 
     started = time.monotonic()
     go_on = f"the same command goes on with what is in {out}"

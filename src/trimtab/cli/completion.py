@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import need, place, words
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands, Parser
 
 SHELLS = ("bash", "zsh", "fish")
 # The last of several words with commas between them; the shells other than bash have this built in.
@@ -88,11 +88,8 @@ def _takes_several(action: argparse.Action) -> bool:
     return action.type is words or action.dest == "setting_probe"
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _actions(parser: "Parser") -> Iterator[argparse.Action]:
     """Those of a parser and of all commands in it."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _actions(command)
-        else:
-            yield action
+    yield from parser.actions
+    for command in parser.commands.values():
+        yield from _actions(command)

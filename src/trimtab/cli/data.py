@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import CommandError, Terminated, add_data_root, need, size
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
 
 
 def add(commands: "Commands") -> None:

@@ -1,6 +1,5 @@
 """What `--dry-run` shows of `train`, `compare` and `probe`."""
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import size
 
 if TYPE_CHECKING:
+    from trimtab.cli.parsing import Parser
     from trimtab.training.estimate import Estimate
 
 
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
+def add_dry_run(parser: "Parser") -> None:
     """Declare the flag."""
     words = (
         "write nothing: take a few steps, and say how many runs, steps and seconds, how much memory and disk it takes"

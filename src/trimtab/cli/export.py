@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import FAILED, CommandError, place, result
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
 
 
 def add(commands: "Commands") -> None:

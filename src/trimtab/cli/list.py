@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import need
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
 
 KINDS = ("networks", "norms", "methods", "probes", "data")
 

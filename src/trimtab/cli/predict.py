@@ -13,7 +13,7 @@ from trimtab.cli.common import CommandError, add_data_root, positive
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
 
 
 Statistics = Literal["frozen", "batch"]

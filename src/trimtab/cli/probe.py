@@ -26,7 +26,7 @@ from trimtab.cli.common import (
 from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
     from trimtab.training.estimate import Cost
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings

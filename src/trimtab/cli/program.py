@@ -1,56 +1,27 @@
 """All commands in one parser, and all their failures in one place."""
 
-import argparse
 import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TextIO
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import torch
 
 import trimtab
 from trimtab.cli import compare, completion, data, export, list, predict, probe, report, train
-from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, terminable
-from trimtab.nearest import nearest
+from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, one_line, print_error, terminable
+from trimtab.cli.parsing import Parser
 
 CLOSED_PIPE = 141
 """What a shell shows for a program that `| head` ended: 128 and SIGPIPE."""
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse's, but what is wrong comes without the list of all flags before it, and no flag is abbreviated.
-
-    `compare --seed 3` would mean `--seeds 3`, and that is something else.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is not known here, where the flags are known that may have been meant."""
-        found, others = super().parse_known_args(args, namespace)
-        if others:
-            near = nearest(others[0].partition("=")[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(others)}" + (f"; did you mean {near}?" if near else ""))
-        return found, others
-
-    def print_help(self, file: Any = None) -> None:
-        """Print it like all other output: argparse passes over a closed pipe and a full disk."""
-        print(self.format_help(), end="", file=file)
-
-    def error(self, message: str) -> NoReturn:
-        """Say it and end."""
-        self.exit(_said(f"{message}; see {self.prog} --help", REFUSED))
-
-
-def parser() -> argparse.ArgumentParser:
-    """Of all commands."""
-    made: argparse.ArgumentParser = Parser(
-        prog="trimtab", description="Batch normalization done to the gradients: a library and a lab."
-    )
+def parser() -> Parser:
+    """The parser of all commands."""
+    made = Parser(prog="trimtab", description="Batch normalization done to the gradients: a library and a lab.")
     made.add_argument("--version", action="store_true", help="show the version and exit")
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     compare.add_demo(commands)
@@ -81,21 +52,21 @@ def run(arguments: Sequence[str]) -> int:
         _flushed_or_silenced(sys.stderr)
         return CLOSED_PIPE
     except CommandError as error:
-        return _said(str(error), error.status)
+        return _fail(str(error), error.status)
     except KeyboardInterrupt:
-        return _said("interrupted", 130)
+        return _fail("interrupted", 130)
     except Terminated:
-        return _said("terminated", 143)
+        return _fail("terminated", 143)
     except ValueError as error:
-        return _said(str(error), REFUSED)
+        return _fail(str(error), REFUSED)
     except (MemoryError, RuntimeError) as error:  # of which torch's own are a kind
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
-        return _said("there is not enough memory; a smaller batch size or network takes less", FAILED)
+        return _fail("there is not enough memory; a smaller batch size or network takes less", FAILED)
     except OSError as error:
         _flushed_or_silenced(sys.stdout)
         where = "cannot write the output" if error.filename is None else os.fsdecode(error.filename)
-        return _said(f"{where}: {error.strerror or error}", FAILED)
+        return _fail(f"{where}: {error.strerror or error}", FAILED)
 
 
 def _command(arguments: Sequence[str]) -> int:
@@ -121,7 +92,7 @@ def _plain_warnings() -> Iterator[None]:
 
     def plain(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
         ours = issubclass(category, trimtab.TrimtabWarning)
-        return f"trimtab: {_in_one_line(str(message))}\n" if ours else before(message, category, *where, **more)
+        return f"trimtab: {one_line(str(message))}\n" if ours else before(message, category, *where, **more)
 
     warnings.formatwarning = plain
     try:
@@ -130,16 +101,9 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def _said(sentence: str, status: int) -> int:
-    """Say what is wrong, in one line, whatever characters a name in it has."""
-    with suppress(OSError):  # nobody is there to hear it
-        print("trimtab:", _in_one_line(sentence), file=sys.stderr, flush=True)
+def _fail(sentence: str, status: int) -> int:
+    print_error(sentence)
     return status
-
-
-def _in_one_line(sentence: str) -> str:
-    line = sentence.replace("\n", " ")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _flushed_or_silenced(stream: TextIO | None) -> None:

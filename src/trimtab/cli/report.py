@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.common import FAILED, PAGE, CommandError, need, place, words
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
 
 
 def add(commands: "Commands") -> None:

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import shlex
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from trimtab.cli.common import (
     kept,
     need,
     place,
+    print_error,
     result,
     seconds,
     typed,
@@ -26,7 +26,7 @@ from trimtab.cli.common import (
 from trimtab.cli.dry_run import add_dry_run, show_estimate
 
 if TYPE_CHECKING:
-    from trimtab.cli.common import Commands
+    from trimtab.cli.parsing import Commands
     from trimtab.training.run import Ending
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
             force=options.force,
             command=typed(),
             show=show,
-            say=_say,
+            say=print_error,
             checkpoint_seconds=options.checkpoint_seconds,
         )
     if options.json:
@@ -111,10 +111,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         Terminal().print(sentence(ending, session, out, go_on), highlight=False, markup=False, soft_wrap=True)
     return STATUS[ending.verdict] + ending.signal
-
-
-def _say(sentence: str) -> None:
-    print("trimtab:", sentence, file=sys.stderr)
 
 
 def resuming(options: argparse.Namespace, out: Path) -> str:

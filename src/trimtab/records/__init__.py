@@ -17,11 +17,12 @@ from trimtab.records.events import (
     encoded,
     read_events,
 )
-from trimtab.records.history import History, find_runs
+from trimtab.records.history import RENAMED_SETTINGS, History, find_runs
 from trimtab.records.machine import machine, memory, usable_cores
 
 __all__ = [
     "EVENTS",
+    "RENAMED_SETTINGS",
     "RESULTS",
     "RUNS",
     "UNFINISHED",

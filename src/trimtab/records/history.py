@@ -6,6 +6,9 @@ from pathlib import Path
 
 from trimtab.records.events import EVENTS, Evaluated, Probed, Resumed, RunEnded, RunStarted, Trained, read_events
 
+RENAMED_SETTINGS = {"step": "step_mode"}
+"""Settings that had another name before, by that name. Flags, files and records with it are still read."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -13,7 +16,7 @@ class History:
 
     Attributes:
         folder: Where.
-        started: How it began, with its settings (those of now, if it was made longer).
+        started: How it began, with its settings (the last ones, if it was made longer) under their current names.
         trained: The stretches of training.
         evaluated: The evaluations.
         ended: How it ended; None while it runs, and after a crash.
@@ -41,7 +44,7 @@ class History:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         if not events or not isinstance(events[0], RunStarted):
             raise ValueError(f"{path} does not begin with the start of a run.")
-        started = events[0]
+        started = _with_current_names(events[0])
         for event in events:
             if isinstance(event, Resumed) and event.changed:
                 started = replace(started, settings={**started.settings, **event.changed})
@@ -53,6 +56,11 @@ class History:
             events[-1] if isinstance(events[-1], RunEnded) else None,
             tuple(event for event in events if isinstance(event, Probed)),
         )
+
+
+def _with_current_names(started: RunStarted) -> RunStarted:
+    settings = {RENAMED_SETTINGS.get(name, name): value for name, value in started.settings.items()}
+    return replace(started, settings=settings, defaults=[RENAMED_SETTINGS.get(name, name) for name in started.defaults])
 
 
 def find_runs(folders: Iterable[Path]) -> Iterator[Path]:

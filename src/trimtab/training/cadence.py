@@ -1,6 +1,6 @@
 """At which steps of a run something is written down."""
 
-from trimtab.training.settings import Settings, settled
+from trimtab.training.settings import Settings, resolved
 
 USUAL = 50
 """Steps between two records of the training loss."""
@@ -17,7 +17,7 @@ def record_every(total: int, settings: Settings) -> int:
 
 def evaluation_is_due(step: int, total: int, settings: Settings, steps_per_epoch: int) -> bool:
     """Whether the network is evaluated after a step: so many times in a run, or at ends of epochs and at its end."""
-    every, count = settled(settings.evaluate_every), settings.evaluations
+    every, count = resolved(settings.evaluate_every), settings.evaluations
     if count is None and every == 1 and total < FEW * steps_per_epoch:
         count = EVALUATIONS
     if count is not None:

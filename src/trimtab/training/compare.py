@@ -28,13 +28,14 @@ from trimtab.records import (
 )
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Estimate, in_a_comparison
-from trimtab.training.grid import Grid, Planned, Setup, setups
+from trimtab.training.grid import Grid, PlannedRun, Setup, setups
 from trimtab.training.launch import check_first_step, cost_of, versions
 from trimtab.training.methods import foreign, left_out
 from trimtab.training.run import hardware
 from trimtab.training.session import Session
-from trimtab.training.settings import settled
-from trimtab.training.workers import Outcome, Task, Workers, outcome_of, workers
+from trimtab.training.settings import resolved
+from trimtab.training.workers.pool import WorkerPool, local_pool
+from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,12 @@ class Comparing:
                 self._check_first_steps()  # before the results that are there are lost
             if self._force:
                 self._forget()
-            with workers(self._jobs, self._threads) as team:
-                self._do("choosing learning rates", self._tuning(), team)
+            with local_pool(self._jobs, self._threads) as pool:
+                self._do("choosing learning rates", self._tuning(), pool)
                 final = self._final()
                 self._recall(final)
                 self._total = sum(run.steps for run in (*self._tuning(), *final))  # without what cannot train
-                self._do("testing", final, team)
+                self._do("testing", final, pool)
             comparison = replace(self._so_far(), finished=True)
             if all(cell.why_not for cell in comparison.cells):
                 (self._out / RESULTS).unlink(missing_ok=True)
@@ -179,7 +180,7 @@ class Comparing:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _recall(self, runs: Sequence[Planned], *, tidy: bool = True) -> None:
+    def _recall(self, runs: Sequence[PlannedRun], *, tidy: bool = True) -> None:
         """What was done before."""
         for run in runs:
             outcome = outcome_of(self._out / RUNS / run.name, run.settings, tidy=tidy)
@@ -187,22 +188,22 @@ class Comparing:
                 self._outcomes[run.name] = outcome
                 self._steps[run.name] = run.steps
 
-    def _do(self, doing: str, runs: Sequence[Planned], team: Workers) -> None:
+    def _do(self, doing: str, runs: Sequence[PlannedRun], pool: WorkerPool) -> None:
         """What is left of some runs, the longest first, so that no core waits for another at the end."""
         self._doing = doing
         left = sorted((run for run in runs if run.name not in self._outcomes), key=lambda run: -run.steps)
         if left:
             self._keep(self._so_far())
         tasks = [Task(run, self._out / RUNS / run.name, self._command, self._device, self._data_root) for run in left]
-        for task, outcome in team.run(tasks, self._advance):
+        for task, outcome in pool.run(tasks, self._advance):
             self._outcomes[task.run.name] = outcome
             self._advance(task, task.run.steps)
             self._keep(self._so_far())
 
-    def _tuning(self) -> list[Planned]:
+    def _tuning(self) -> list[PlannedRun]:
         return [run for setup in self._setups for run in setup.tuning()]
 
-    def _final(self) -> list[Planned]:
+    def _final(self) -> list[PlannedRun]:
         cells = zip(self._setups, self._so_far().cells, strict=True)
         return [run for setup, cell in cells if cell.lr is not None for run in setup.final(cell.lr)]
 
@@ -243,13 +244,13 @@ def assemble(setup: Setup, outcomes: Mapping[str, Outcome], classes: int) -> Cel
     tuning = [(run, outcomes[run.name]) for run in setup.tuning() if run.name in outcomes]
     cell = Cell(
         setup.settings.network,
-        settled(setup.settings.batch_size),
+        resolved(setup.settings.batch_size),
         setup.settings.method,
         setup.settings.epochs,
         setup.settings.steps,
-        settled(setup.settings.optimizer),
+        resolved(setup.settings.optimizer),
         candidates=tuple(
-            Candidate(settled(run.settings.lr), _value(outcome.last, classes), _loss(outcome.last), run.name)
+            Candidate(resolved(run.settings.lr), _value(outcome.last, classes), _loss(outcome.last), run.name)
             for run, outcome in tuning
             if outcome.why_not is None
         ),

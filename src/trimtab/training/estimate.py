@@ -17,7 +17,7 @@ from trimtab.records import encoded
 from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.probing import monitor
 from trimtab.training.session import Session
-from trimtab.training.stepping import WARM_UP
+from trimtab.training.stepping.steppers import WARM_UP_STEPS
 
 AT_ONCE, MOST, LONG = 3, 48, 0.5
 """Steps that are timed: some at once, since a GPU is not to be waited for after each; as many of these as fit into so
@@ -103,7 +103,7 @@ def cost(session: Session) -> Cost:
     steps = range(session.step, session.total)
     measurement, bytes_measured = _measure(session)
     started = monotonic()
-    _advance(session, WARM_UP + 1)
+    _advance(session, WARM_UP_STEPS + 1)
     start = monotonic() - started
     started = monotonic()
     taken = 0
@@ -114,7 +114,7 @@ def cost(session: Session) -> Cost:
     session.evaluate(1)  # what the first one takes longer is not what all take
     started = monotonic()
     session.evaluate(EVALUATED)
-    evaluation = (monotonic() - started) * max(session.evaluation_batches / EVALUATED, 1.0)
+    evaluation = (monotonic() - started) * max(len(session.evaluate.batches) / EVALUATED, 1.0)
     settings, per_epoch = session.settings, session.steps_per_epoch
     evaluations = sum(evaluation_is_due(n + 1, session.total, settings, per_epoch) for n in steps)
     due = settings.probe_at or range(0, session.total, settings.probe_every)
@@ -122,7 +122,7 @@ def cost(session: Session) -> Cost:
     logged = len(steps) // record_every(session.total, settings) + 1
     return Cost(
         steps=len(steps),
-        start=max(start - (WARM_UP + 1) * step, 0.0),
+        start=max(start - (WARM_UP_STEPS + 1) * step, 0.0),
         step=step,
         evaluation=evaluation,
         evaluations=evaluations,

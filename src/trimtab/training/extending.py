@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from trimtab.training.settings import Settings, settled
+from trimtab.training.settings import Settings, resolved
 
-CHANGEABLE = ("step", "log_every")
+CHANGEABLE = ("step_mode", "log_every")
 """Settings that may be others when a run goes on: its results do not depend on them."""
 LENGTH = ("epochs", "steps")
 
@@ -56,4 +56,4 @@ def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, wh
 
 
 def _total(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:
-    return steps or settled(epochs) * steps_per_epoch
+    return steps or resolved(epochs) * steps_per_epoch

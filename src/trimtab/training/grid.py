@@ -10,9 +10,10 @@ from typing import Any
 
 from trimtab.data import Dataset
 from trimtab.networks import places
+from trimtab.records import RENAMED_SETTINGS
 from trimtab.training.methods import Method, foreign
 from trimtab.training.recipes import resolve
-from trimtab.training.settings import Settings, settled
+from trimtab.training.settings import Settings, resolved
 
 TUNING_SEED = 0
 RECORDS = 100  # of the training loss, per run
@@ -55,7 +56,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRun:
     """A run of a comparison, with its length in steps."""
 
     settings: Settings
@@ -69,8 +70,11 @@ class Planned:
 
 @cache
 def _name(s: Settings) -> str:
-    told = {f.name: getattr(s, f.name) for f in fields(Settings) if getattr(s, f.name) != f.default}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    # By its old name where it had one: folders that were named before are found again.
+    old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
+    changed = {f.name: getattr(s, f.name) for f in fields(Settings) if getattr(s, f.name) != f.default}
+    named = {old_names.get(name, name): value for name, value in changed.items()}
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
     return f"{s.network}-{s.method}-b{s.batch_size}-lr{s.lr:g}-s{s.seed}-{digest}"
 
 
@@ -92,18 +96,18 @@ class Setup:
     seeds: int
     evaluations: int
 
-    def tuning(self) -> list[Planned]:
+    def tuning(self) -> list[PlannedRun]:
         """A run for each candidate, told by validation data; none if there is only one."""
         if len(self.rates) == 1:
             return []
         common = replace(self._run(), seed=TUNING_SEED, evaluate_on="validation", evaluations=1)
-        return [Planned(replace(common, lr=lr), self.steps) for lr in self.rates]
+        return [PlannedRun(replace(common, lr=lr), self.steps) for lr in self.rates]
 
-    def final(self, lr: float) -> list[Planned]:
+    def final(self, lr: float) -> list[PlannedRun]:
         """The runs at a chosen learning rate, told by test data."""
         common = replace(self._run(), lr=lr, evaluate_on="test", evaluations=self.evaluations)
         seeds = range(TUNING_SEED + 1, TUNING_SEED + 1 + self.seeds)
-        return [Planned(replace(common, seed=seed), self.steps) for seed in seeds]
+        return [PlannedRun(replace(common, seed=seed), self.steps) for seed in seeds]
 
     def _run(self) -> Settings:
         return replace(self.settings, log_every=max(self.steps // RECORDS, 1))
@@ -139,14 +143,14 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
             validation=validation,
         )
         settings = resolve(given)
-        per_epoch = kept // (settled(settings.batch_size) or kept)
+        per_epoch = kept // (resolved(settings.batch_size) or kept)
         if not per_epoch:
             raise ValueError(
                 f"a batch of {settings.batch_size} is more than the {kept} samples to train on; take so many or less, "
                 "or 0 for all of them"
             )
-        steps = settings.steps or settled(settings.epochs) * per_epoch
-        rates = tuple(sorted(set(grid.lrs))) or around(settled(settings.lr), grid.rates)
+        steps = settings.steps or resolved(settings.epochs) * per_epoch
+        rates = tuple(sorted(set(grid.lrs))) or around(resolved(settings.lr), grid.rates)
         result.append(Setup(settings, rates, steps, grid.seeds, grid.evaluations))
     return result
 

@@ -9,7 +9,7 @@ from trimtab.data import Dataset, ImageFolder, normalization
 from trimtab.networks import build
 from trimtab.norms import Norm
 from trimtab.records import shown
-from trimtab.training.settings import Settings, settled
+from trimtab.training.settings import Settings, resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Interface:
     @classmethod
     def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":
         """That of a run on a data set."""
-        mean, std = normalization(dataset, settled(settings.normalize))
+        mean, std = normalization(dataset, resolved(settings.normalize))
         return cls(
             input_shape=dataset.input_shape,
             outputs=dataset.classes or dataset.train.targets.shape[1],
@@ -80,8 +80,8 @@ def network(settings: Settings, interface: Interface) -> nn.Module:
         fixed_gamma=settings.fixed_gamma,
         group_size=settings.group_size,
         zeta=settings.zeta,
-        momentum=settled(settings.norm_momentum),
-        eps=settled(settings.norm_eps),
+        momentum=resolved(settings.norm_momentum),
+        eps=resolved(settings.norm_eps),
     )
     return build(
         settings.network,
@@ -90,9 +90,9 @@ def network(settings: Settings, interface: Interface) -> nn.Module:
         classes=interface.outputs,
         norm_layers=settings.norm_layers,
         init=settings.init,
-        init_scale=settled(settings.init_scale),
+        init_scale=resolved(settings.init_scale),
         conv_bias=settings.conv_bias,
-        stem=settled(settings.stem),
+        stem=resolved(settings.stem),
         dropout=settings.dropout,
         sigma_w2=settings.sigma_w2,
         sigma_b2=settings.sigma_b2,

@@ -1,15 +1,17 @@
-"""Everything a training run is told, from flags, a YAML file and the recipes."""
+"""The settings of a training run, from flags, a YAML file and the recipes."""
 
 import math
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trimtab.data import DATASETS
 from trimtab.nearest import nearest
 from trimtab.networks import INITS, NETWORKS
-from trimtab.records import shown
+from trimtab.records import RENAMED_SETTINGS, shown
 from trimtab.training.methods import METHODS, Method
 from trimtab.training.probing import PROBES, chosen
 
@@ -23,96 +25,123 @@ _INPUTS, _NORM, _INIT, _BNP = "inputs and evaluation data", "normalization", "in
 _EXECUTION, _RECORDS, _PROBES = "execution", "records", "measurements"
 
 
-def _told(default: Any, text: str, group: str, *, unset: str = "") -> Any:
+def _setting(default: Any, text: str, group: str, *, unset: str = "") -> Any:
     """A setting with its explanation; `unset` says what None means where no recipe decides it."""
     return field(default=default, metadata={"help": text, "group": group, "unset": unset})
 
 
+def _accept_old_names(cls: type[T]) -> type[T]:
+    """Let settings be given and read by the old names in `RENAMED_SETTINGS`, with a DeprecationWarning."""
+    init: Callable[..., None] = cls.__init__
+
+    @wraps(init)
+    def init_with_old_names(self: T, **given: Any) -> None:
+        for old in given.keys() & RENAMED_SETTINGS.keys():
+            _warn_renamed(old)
+            given.setdefault(RENAMED_SETTINGS[old], given.pop(old))
+        init(self, **given)
+
+    cls.__init__ = init_with_old_names  # type: ignore[assignment]
+    for old, new in RENAMED_SETTINGS.items():
+        setattr(cls, old, property(partial(_read_by_old_name, old, new)))
+    return cls
+
+
+def _read_by_old_name(old: str, new: str, settings: object) -> Any:
+    _warn_renamed(old)
+    return getattr(settings, new)
+
+
+def _warn_renamed(old: str) -> None:
+    warnings.warn(f"the setting {old} is now called {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=3)
+
+
+@_accept_old_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a run. What is None is decided by the recipe for network, data, method and batch size."""
 
-    data: str = _told("digits", "data set", _WHAT)
-    network: str = _told("small-cnn", "network", _WHAT)
-    method: str = _told("bnp", "method, also bnp+NORM", _WHAT)
-    batch_size: int | None = _told(None, "samples per step; 0: all of them", _WHAT)
-    epochs: int | None = _told(None, "passes over the training data", _WHAT)
-    steps: int | None = _told(None, "steps instead of epochs", _WHAT)
-    seed: int = _told(0, "decides weights, order, augmentation and noise", _WHAT)
+    data: str = _setting("digits", "data set", _WHAT)
+    network: str = _setting("small-cnn", "network", _WHAT)
+    method: str = _setting("bnp", "method, also bnp+NORM", _WHAT)
+    batch_size: int | None = _setting(None, "samples per step; 0: all of them", _WHAT)
+    epochs: int | None = _setting(None, "passes over the training data", _WHAT)
+    steps: int | None = _setting(None, "steps instead of epochs", _WHAT)
+    seed: int = _setting(0, "decides weights, order, augmentation and noise", _WHAT)
 
-    optimizer: Literal["sgd", "adam", "adamw"] | None = _told(None, "optimizer", _OPTIMIZATION)
-    lr: float | None = _told(None, "learning rate", _OPTIMIZATION)
-    momentum: float | None = _told(None, "of sgd", _OPTIMIZATION)
-    nesterov: bool | None = _told(None, "Nesterov's momentum", _OPTIMIZATION)
-    weight_decay: float | None = _told(None, "of the optimizer", _OPTIMIZATION)
-    decay_on: Literal["all", "weights", "norms"] | None = _told(None, "what the weight decay is for", _OPTIMIZATION)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = _setting(None, "optimizer", _OPTIMIZATION)
+    lr: float | None = _setting(None, "learning rate", _OPTIMIZATION)
+    momentum: float | None = _setting(None, "of sgd", _OPTIMIZATION)
+    nesterov: bool | None = _setting(None, "Nesterov's momentum", _OPTIMIZATION)
+    weight_decay: float | None = _setting(None, "of the optimizer", _OPTIMIZATION)
+    decay_on: Literal["all", "weights", "norms"] | None = _setting(None, "what the weight decay is for", _OPTIMIZATION)
 
-    schedule: Literal["constant", "step", "cosine", "decay"] | None = _told(
+    schedule: Literal["constant", "step", "cosine", "decay"] | None = _setting(
         None, "course of the learning rate", _SCHEDULE
     )
-    milestones: tuple[int, ...] | None = _told(None, "epochs at which schedule step multiplies by factor", _SCHEDULE)
-    factor: float | None = _told(
+    milestones: tuple[int, ...] | None = _setting(None, "epochs at which schedule step multiplies by factor", _SCHEDULE)
+    factor: float | None = _setting(
         None, "of schedule step (times it) and decay (times 1 minus it, at each step)", _SCHEDULE
     )
-    warmup: int | None = _told(None, "steps of warm-up", _SCHEDULE)
-    warmup_epochs: int | None = _told(None, "further warm-up, in epochs", _SCHEDULE)
-    warmup_from: float | None = _told(None, "learning rate the warm-up begins with", _SCHEDULE)
-    warmup_linear: bool | None = _told(None, "a warm-up that rises, or stays and then jumps", _SCHEDULE)
+    warmup: int | None = _setting(None, "steps of warm-up", _SCHEDULE)
+    warmup_epochs: int | None = _setting(None, "further warm-up, in epochs", _SCHEDULE)
+    warmup_from: float | None = _setting(None, "learning rate the warm-up begins with", _SCHEDULE)
+    warmup_linear: bool | None = _setting(None, "a warm-up that rises, or stays and then jumps", _SCHEDULE)
 
-    normalize: Literal["unit", "standard"] | None = _told(
+    normalize: Literal["unit", "standard"] | None = _setting(
         None, "inputs in [0, 1], or of mean 0 and variance 1", _INPUTS
     )
-    augment: bool | None = _told(None, "pad, crop and flip the training images", _INPUTS)
-    validation: int = _told(0, "training samples set aside for validation", _INPUTS)
-    evaluate_on: Literal["validation", "test"] | None = _told(
+    augment: bool | None = _setting(None, "pad, crop and flip the training images", _INPUTS)
+    validation: int = _setting(0, "training samples set aside for validation", _INPUTS)
+    evaluate_on: Literal["validation", "test"] | None = _setting(
         None, "what to evaluate on", _INPUTS, unset="validation if there is one, else test"
     )
 
-    norm_layers: tuple[int, ...] | None = _told(None, "places in the network that get the norm", _NORM, unset="all")
-    before_activation: bool = _told(False, "norm before the activation, where the paper has it after it", _NORM)
-    group_size: int | None = _told(None, "channels in a group of gn", _NORM, unset="recipe, else 4 or a little more")
-    gamma: float = _told(1.0, "initial gamma of the norm", _NORM)
-    norm_momentum: float | None = _told(None, "share of the new value in the norm's running averages", _NORM)
-    norm_eps: float | None = _told(None, "added to the norm's variance", _NORM)
-    fixed_gamma: bool = _told(False, "gamma stays as it is", _NORM)
-    zeta: float = _told(0.0, "explicit decay zeta times the sum of gamma squared", _NORM)
-    dropout: float = _told(0.0, "after each norm, where the network has it", _NORM)
+    norm_layers: tuple[int, ...] | None = _setting(None, "places in the network that get the norm", _NORM, unset="all")
+    before_activation: bool = _setting(False, "norm before the activation, where the paper has it after it", _NORM)
+    group_size: int | None = _setting(None, "channels in a group of gn", _NORM, unset="recipe, else 4 or a little more")
+    gamma: float = _setting(1.0, "initial gamma of the norm", _NORM)
+    norm_momentum: float | None = _setting(None, "share of the new value in the norm's running averages", _NORM)
+    norm_eps: float | None = _setting(None, "added to the norm's variance", _NORM)
+    fixed_gamma: bool = _setting(False, "gamma stays as it is", _NORM)
+    zeta: float = _setting(0.0, "explicit decay zeta times the sum of gamma squared", _NORM)
+    dropout: float = _setting(0.0, "after each norm, where the network has it", _NORM)
 
-    init: str | None = _told(None, "initialization of the weights", _INIT, unset="the network's own")
-    init_scale: float | None = _told(None, "times the initial weights", _INIT)
-    conv_bias: bool | None = _told(
+    init: str | None = _setting(None, "initialization of the weights", _INIT, unset="the network's own")
+    init_scale: float | None = _setting(None, "times the initial weights", _INIT)
+    conv_bias: bool | None = _setting(
         None, "biases in the convolutions", _INIT, unset="yes with bnp, else as in the network's paper"
     )
-    sigma_w2: float = _told(2.0, "variance of the weights in meanfield initialization", _INIT)
-    sigma_b2: float = _told(0.5, "variance of the biases in meanfield initialization", _INIT)
-    stem: Literal["cifar", "imagenet"] | None = _told(None, "first layer of the 18-layer ResNets", _INIT)
+    sigma_w2: float = _setting(2.0, "variance of the weights in meanfield initialization", _INIT)
+    sigma_b2: float = _setting(0.5, "variance of the biases in meanfield initialization", _INIT)
+    stem: Literal["cifar", "imagenet"] | None = _setting(None, "first layer of the 18-layer ResNets", _INIT)
 
-    rho: float = _told(0.99, "share of the running averages that a step keeps", _BNP)
-    eps1: float = _told(1e-2, "times the largest variance, added to each", _BNP)
-    eps2: float = _told(1e-4, "added to each variance", _BNP)
-    statistics: Literal["running", "batch"] = _told("running", "averages, or the step's own", _BNP)
-    spatial: Literal["channel", "site"] = _told("channel", "statistics per channel or per kernel site", _BNP)
-    no_bias: Literal["second_moment", "variance"] = _told("second_moment", "what scales weights without bias", _BNP)
+    rho: float = _setting(0.99, "share of the running averages that a step keeps", _BNP)
+    eps1: float = _setting(1e-2, "times the largest variance, added to each", _BNP)
+    eps2: float = _setting(1e-4, "added to each variance", _BNP)
+    statistics: Literal["running", "batch"] = _setting("running", "averages, or the step's own", _BNP)
+    spatial: Literal["channel", "site"] = _setting("channel", "statistics per channel or per kernel site", _BNP)
+    no_bias: Literal["second_moment", "variance"] = _setting("second_moment", "what scales weights without bias", _BNP)
 
-    precision: Literal["fp32", "tf32", "bf16"] = _told("fp32", "of matrix products and convolutions", _EXECUTION)
-    step: Literal["auto", "eager", "captured"] = _told(
-        "auto", "operation by operation, or captured as a CUDA graph", _EXECUTION
+    precision: Literal["fp32", "tf32", "bf16"] = _setting("fp32", "of matrix products and convolutions", _EXECUTION)
+    step_mode: Literal["auto", "eager", "captured"] = _setting(
+        "auto", "steps operation by operation, or captured as a CUDA graph", _EXECUTION
     )
-    compile: bool = _told(False, "compile the network", _EXECUTION)
+    compile: bool = _setting(False, "compile the network", _EXECUTION)
 
-    log_every: int | None = _told(
+    log_every: int | None = _setting(
         None, "steps between two records of the training loss", _RECORDS, unset="50, fewer in a run of under 1000"
     )
-    evaluate_every: int | None = _told(
+    evaluate_every: int | None = _setting(
         None, "epochs between two evaluations; with 1, a run of under 3 epochs is evaluated 4 times", _RECORDS
     )
-    evaluations: int | None = _told(
+    evaluations: int | None = _setting(
         None, "so many evaluations instead, evenly over the run", _RECORDS, unset="as evaluate_every says"
     )
 
-    probe: tuple[str, ...] = _told((), "what to measure along the way", _PROBES)
-    probe_every: int = _told(64, "steps between two measurements", _PROBES)
-    probe_at: tuple[int, ...] = _told((), "measure at these steps instead", _PROBES)
+    probe: tuple[str, ...] = _setting((), "what to measure along the way", _PROBES)
+    probe_every: int = _setting(64, "steps between two measurements", _PROBES)
+    probe_at: tuple[int, ...] = _setting((), "measure at these steps instead", _PROBES)
 
     def __post_init__(self) -> None:
         """Refuse numbers that have no meaning, naming the setting."""
@@ -172,14 +201,17 @@ def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         ValueError: If a name is not known or a value is of the wrong type; it names `where`.
     """
     hints = get_type_hints(Settings)
-    checked = {}
+    checked: dict[str, Any] = {}
     for raw, value in given.items():
         name = str(raw).replace("-", "_")
+        name = RENAMED_SETTINGS.get(name, name)
         if name not in hints:
             near = nearest(name, hints)
             raise ValueError(
                 f"{where}: there is no setting {shown(raw)}" + (f"; did you mean {near!r}?" if near else "")
             )
+        if name in checked:
+            raise ValueError(f"{where}: {name} is given twice, also as {shown(raw)}; leave one of them out")
         try:
             checked[name] = convert(value, hints[name])
         except ValueError as error:
@@ -226,8 +258,8 @@ def convert(value: Any, hint: Any) -> Any:
     return number
 
 
-def settled(value: T | None) -> T:
-    """A setting that recipes decide, decided."""
+def resolved(value: T | None) -> T:
+    """The value of a setting that is None until a recipe has decided it."""
     if value is None:
         raise ValueError("These settings are not resolved; Settings.resolved does that.")
     return value

@@ -1,0 +1,66 @@
+"""Loss and accuracy on the data that are not trained on."""
+
+import math
+from itertools import islice
+
+import torch
+from torch import nn
+
+from trimtab.data import Batches, Dataset
+from trimtab.training.objective import Objective
+from trimtab.training.stepping.compiling import uncompiled
+
+BATCH_SIZE = 1000
+"""Samples that are evaluated at once."""
+SMALL_INPUT, SMALL_INPUT_BATCH_SIZE = 4096, 5000
+"""Inputs with at most 4096 numbers are evaluated 5000 at once on a GPU, where launching kernels takes most time."""
+
+
+class Evaluator:
+    """Evaluates a model.
+
+    Attributes:
+        batches: The data.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, *, run_uncompiled: bool) -> None:
+        """Evaluate nothing yet.
+
+        Args:
+            model: The network.
+            objective: Its loss.
+            batches: The data that it is evaluated on.
+            run_uncompiled: Whether a model that was compiled in place shall run as it was written.
+        """
+        self.batches = batches
+        self._model, self._objective, self._run_uncompiled = model, objective, run_uncompiled
+
+    @torch.no_grad()
+    def __call__(self, max_batches: int | None = None) -> tuple[float, float | None]:
+        """Mean loss and accuracy in eval mode; in regression the summed loss, and None.
+
+        Args:
+            max_batches: How many batches at most; None for all.
+        """
+        objective, device = self._objective, self._objective.device
+        self._model.eval()
+        loss = torch.zeros((), device=device)
+        correct = torch.zeros((), device=device)
+        count = 0
+        with uncompiled(self._run_uncompiled):
+            for inputs, targets in islice(self.batches, max_batches):
+                output = objective.output(self._model, inputs)
+                loss += objective.data_loss(output, targets) * (len(targets) if objective.classes else 1)
+                count += len(targets)
+                if objective.classes:
+                    correct += (output.argmax(1) == targets).sum()
+        self._model.train()
+        if not objective.classes:
+            return loss.item(), None
+        return loss.item() / count, correct.item() / count
+
+
+def evaluation_batch_size(dataset: Dataset, device: torch.device) -> int:
+    """How many samples are evaluated at once."""
+    small = math.prod(dataset.input_shape) <= SMALL_INPUT
+    return SMALL_INPUT_BATCH_SIZE if small and device.type == "cuda" else BATCH_SIZE

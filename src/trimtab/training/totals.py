@@ -1,0 +1,57 @@
+"""Training loss and accuracy, summed on the device between two records."""
+
+import torch
+from torch import Tensor
+
+
+class Totals:
+    """Sums over training steps. Only reading them waits for the device.
+
+    Attributes:
+        steps: How many steps the sums are over; whoever takes a step counts it here, since a replayed CUDA graph runs
+            no Python.
+    """
+
+    def __init__(self, device: torch.device, *, classes: int, batch_size: int) -> None:
+        """Start at zero.
+
+        Args:
+            device: Where the sums are.
+            classes: How many there are; 0 in regression, which has no accuracy.
+            batch_size: Samples per step.
+        """
+        self.steps = 0
+        self._classes, self._batch_size = classes, batch_size
+        self._loss = torch.zeros((), device=device)
+        self._correct = torch.zeros((), device=device)
+
+    def add(self, loss: Tensor, output: Tensor, targets: Tensor) -> None:
+        """Add the loss and the number of correct answers of a step, by operations that a CUDA graph can replay."""
+        self._loss += loss.detach()
+        if self._classes:
+            self._correct += (output.detach().argmax(1) == targets).sum()
+
+    def loss(self) -> float:
+        """The sum of the losses."""
+        return self._loss.item()
+
+    def means(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy; the accuracy is None in regression."""
+        steps = max(self.steps, 1)
+        return self.loss() / steps, self._correct.item() / (steps * self._batch_size) if self._classes else None
+
+    def reset(self) -> None:
+        """Back to zero, in the same tensors: a CUDA graph adds to these."""
+        self._loss.zero_()
+        self._correct.zero_()
+        self.steps = 0
+
+    def state(self) -> tuple[Tensor, Tensor, int]:
+        """The sums, for a checkpoint."""
+        return self._loss, self._correct, self.steps
+
+    def restore(self, state: tuple[Tensor, Tensor, int]) -> None:
+        """Copy the sums of a checkpoint."""
+        loss, correct, self.steps = state
+        self._loss.copy_(loss)
+        self._correct.copy_(correct)

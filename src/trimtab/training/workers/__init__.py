@@ -1,0 +1,1 @@
+"""Runs trained by worker processes: `task.py` is what one worker does, `pool.py` who gets which task."""

@@ -1,0 +1,175 @@
+"""A pool of local processes that train, several at a time.
+
+Another kind of pool, on several machines say, has to do what `WorkerPool` says; `task.attempt` is what its workers run.
+"""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+import torch
+
+from trimtab.training.workers.task import Failure, Outcome, Task, attempt
+
+SECONDS_TO_STOP = 20.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class TrainingFailed(RuntimeError):  # noqa: N818
+    """A run that ended neither well nor in divergence."""
+
+
+class WorkerPool(Protocol):
+    """Trains tasks, several at a time."""
+
+    def run(self, tasks: Iterable[Task], advance: Callable[[Task, int], None]) -> Iterator[tuple[Task, Outcome]]:
+        """Start all tasks in order, and yield each when it is done.
+
+        Args:
+            tasks: The runs.
+            advance: Called with a task and the number of steps it has taken, from time to time.
+
+        Raises:
+            TrainingFailed: If a run fails.
+        """
+
+    def stop(self) -> None:
+        """End all workers; a run that is under way leaves a checkpoint."""
+
+
+class LocalPool:
+    """A `WorkerPool` of processes on this machine; `local_pool` makes one.
+
+    Each process has a connection of its own, through which it gets tasks and sends how far it is. A process that dies
+    is replaced, and its run tried once more with nothing beside it, since most such deaths are for want of memory.
+    """
+
+    def __init__(self, number: int, threads: int) -> None:
+        """Start no process before there is a task for it.
+
+        Args:
+            number: Processes at a time.
+            threads: Threads of each.
+        """
+        self._number, self._threads = number, threads
+        self._free: list[tuple[BaseProcess, Connection]] = []
+        self._busy: dict[Connection, tuple[BaseProcess, Task]] = {}
+
+    def run(self, tasks: Iterable[Task], advance: Callable[[Task, int], None]) -> Iterator[tuple[Task, Outcome]]:
+        """Start all tasks in order, and yield each when it is done.
+
+        Args:
+            tasks: The runs.
+            advance: Called with a task and the number of steps it has taken, from time to time.
+
+        Raises:
+            TrainingFailed: If a run fails, or its process dies twice.
+        """
+        died_once: list[Task] = []
+        yield from self._run(list(tasks), self._number, advance, died_once)
+        died_twice: list[Task] = []
+        yield from self._run(died_once, 1, advance, died_twice)
+        if died_twice:
+            name = died_twice[0].run.name
+            raise TrainingFailed(f"the process of the run {name} died twice, for want of memory perhaps")
+
+    def _run(
+        self, tasks: list[Task], at_a_time: int, advance: Callable[[Task, int], None], died: list[Task]
+    ) -> Iterator[tuple[Task, Outcome]]:
+        """The same for so many at a time; tasks whose process dies are put into `died`."""
+        waiting = tasks[::-1]
+        while waiting or self._busy:
+            while waiting and len(self._busy) < at_a_time:
+                process, pipe = self._free.pop() if self._free else self._start()
+                try:
+                    pipe.send(waiting[-1])
+                except OSError:  # it has died while it had nothing to do
+                    continue
+                self._busy[pipe] = process, waiting.pop()
+            for ready in multiprocessing.connection.wait(list(self._busy)):
+                assert isinstance(ready, Connection)
+                process, task = self._busy[ready]
+                try:
+                    message = ready.recv()
+                except (EOFError, OSError):
+                    message = None
+                if isinstance(message, int):
+                    advance(task, message)
+                    continue
+                del self._busy[ready]
+                if message is not None:
+                    self._free.append((process, ready))
+                if isinstance(message, Outcome):
+                    yield task, message
+                elif isinstance(message, Failure):
+                    kind = RuntimeError if message.is_defect else TrainingFailed
+                    raise kind(f"the run {task.run.name} failed: {message.message}")
+                else:
+                    died.append(task)
+
+    def _start(self) -> tuple[BaseProcess, Connection]:
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_serve, args=(theirs, self._threads))
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def stop(self) -> None:
+        """End all processes; a run that is under way leaves a checkpoint."""
+        processes = [process for process, _ in [*self._free, *self._busy.values()]]
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + SECONDS_TO_STOP
+        try:
+            for process in processes:
+                process.join(max(deadline - time.monotonic(), 0))
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+@contextmanager
+def local_pool(number: int, threads: int) -> Iterator[LocalPool]:
+    """A pool of so many processes with so many threads each, stopped when the block ends."""
+    pool = LocalPool(number, threads)
+    try:
+        yield pool
+    finally:
+        pool.stop()
+
+
+def _serve(pipe: Connection, threads: int) -> None:
+    """What a process of the pool does: one task after another, as long as its parent lives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            message = attempt(task, pipe.send)
+        except torch.OutOfMemoryError:
+            return
+        if message is None:
+            return
+        with suppress(BrokenPipeError):
+            pipe.send(message)
+
+
+def _end_with_parent() -> None:
+    """No orphan goes on writing into a folder that the next comparison may take up."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
