@@ -40,7 +40,7 @@ STANDS_FOR = {"NAME": "mnist", "METHOD": "bn", "FOLDER...": "runs", "FOLDER": "r
 def test_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         STANDS_FOR.get(word, word) for word in shlex.split(command)[1:] if "|" not in word
-    ]  # --step-mode auto|eager
+    ]  # a|b
     try:
         options = parser().parse_args(words)
     except SystemExit:
