@@ -13,8 +13,8 @@ from trimtab.cli.program import parser
 from trimtab.data import DATASETS
 from trimtab.networks import NETWORKS
 from trimtab.norms import NORMS
+from trimtab.probe_registry import PROBES
 from trimtab.theory import bounds
-from trimtab.training.probing import PROBES
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
@@ -38,9 +38,7 @@ STANDS_FOR = {"NAME": "mnist", "METHOD": "bn", "FOLDER...": "runs", "FOLDER": "r
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        STANDS_FOR.get(word, word) for word in shlex.split(command)[1:] if "|" not in word
-    ]  # a|b
+    words = [STANDS_FOR.get(word, word) for word in shlex.split(command)[1:] if "|" not in word]  # a|b
     try:
         options = parser().parse_args(words)
     except SystemExit:

@@ -71,9 +71,9 @@ def values(action: argparse.Action) -> tuple[str, ...]:
     from trimtab.data.sources import SOURCES
     from trimtab.networks import NETWORKS
     from trimtab.norms import NORMS
+    from trimtab.probe_registry import PROBES
     from trimtab.report.figures import KINDS
     from trimtab.training.methods import METHODS
-    from trimtab.training.probing import PROBES
     from trimtab.training.settings import described
 
     methods = (*METHODS, *(f"bnp+{norm}" for norm in NORMS if norm != "none" and not norm.startswith("wn")))

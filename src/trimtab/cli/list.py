@@ -56,10 +56,9 @@ def named(kind: str) -> dict[str, str]:
 
         return METHODS
     if kind == "probes":
-        from trimtab.training.probing import PROBES
+        from trimtab.probe_registry import PROBES
 
-        lines = {name: (probe.__doc__ or "").rstrip(".") for name, probe in PROBES.items()}
-        return {name: line[0].lower() + line[1:] for name, line in lines.items()}
+        return {name: entry.description for name, entry in PROBES.items()}
     from trimtab.data import DATASETS
 
     return DATASETS

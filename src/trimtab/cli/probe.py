@@ -38,7 +38,7 @@ OWN = ("network", "method", "probe", "probe_at", "seed")
 def add(commands: "Commands") -> None:
     """Declare the command."""
     from trimtab.networks import NETWORKS
-    from trimtab.training.probing import PROBES
+    from trimtab.probe_registry import PROBES
 
     parser = commands.add_parser(
         "probe",

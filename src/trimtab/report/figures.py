@@ -15,7 +15,7 @@ from trimtab.records import Comparison, whole_file
 from trimtab.report.axes import RC
 from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
 from trimtab.report.material import Material, Panel, Subject
-from trimtab.report.probing import Table, probings
+from trimtab.report.probe_figures import Table, probe_figures
 from trimtab.report.styles import styles
 from trimtab.report.words import heading, listed, slug, title
 
@@ -79,10 +79,10 @@ def _of(subject: Subject) -> list[NamedFigure]:
                 draw = partial(draw_curves, panel, looks, against)
                 name = f"{subject.name}curves-{panel.name}-{against}"
                 found.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
-        for one in probings(panel, looks):
+        for one in probe_figures(panel, looks):
             name, alt = f"{subject.name}{one.name}", f"{one.caption.strip()} {panel.title}."
-            probed = NamedFigure(name, "probes", alt, one.draw, subject, panel)
-            found.append(replace(probed, values=one.values, finding=one.finding))
+            figure = NamedFigure(name, "probes", alt, one.draw, subject, panel)
+            found.append(replace(figure, values=one.values, finding=one.finding))
     for panel in subject.panels:
         if any(len(cell.candidates) > 1 for cell in panel.cells):
             of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)

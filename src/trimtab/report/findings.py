@@ -1,24 +1,24 @@
-"""What was measured along runs, in a sentence for each figure. Numbers are medians: a single step says little."""
+"""What probes measured along runs, in a sentence for each figure. Numbers are medians: a single step says little."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trimtab.report.curves import Numbers
-from trimtab.report.measured import Measured
+from trimtab.report.probe_series import ProbeSeries
 from trimtab.report.words import listed, number
 
 
-def compared(claim: str, quantity: str, found: Mapping[str, float], *, largest: bool = False) -> str:
+def compared(claim: str, quantity: str, medians: Mapping[str, float], *, largest: bool = False) -> str:
     """Which run it holds for, and the numbers of all, the best first.
 
     Args:
         claim: What holds for the best one, such as "The loss is smoothest".
         quantity: What the numbers are.
-        found: The numbers, by run.
+        medians: The numbers, by the label of the run.
         largest: Whether the largest number is the best.
     """
-    finite = {label: value for label, value in found.items() if np.isfinite(value)}
+    finite = {label: value for label, value in medians.items() if np.isfinite(value)}
     if not finite:
         return ""
     order = sorted(finite, key=lambda label: finite[label], reverse=largest)
@@ -32,26 +32,26 @@ def compared(claim: str, quantity: str, found: Mapping[str, float], *, largest: 
     return f"{claim} with {listed(best)}: {quantity} {first}; {', '.join(others)}."
 
 
-def smoothness(runs: Sequence[Measured], direction: str) -> str:
+def smoothness(runs: Sequence[ProbeSeries], direction: str) -> str:
     """Of the loss along a direction."""
-    found = {run.label: median(run.of("smoothness")) for run in runs}
-    return compared(f"The loss is smoothest along {direction}", "median β-smoothness", found)
+    medians = {run.label: median(run.values("smoothness")) for run in runs}
+    return compared(f"The loss is smoothest along {direction}", "median β-smoothness", medians)
 
 
-def shift(runs: Sequence[Measured]) -> str:
+def shift(runs: Sequence[ProbeSeries]) -> str:
     """How far gradients are turned by the steps of the layers below."""
-    found = {run.label: over_layers(run, "cosine") for run in runs}
+    medians = {run.label: over_layers(run, "cosine") for run in runs}
     claim = "Gradients are turned least by the steps of the layers below"
-    return compared(claim, "median cosine", found, largest=True)
+    return compared(claim, "median cosine", medians, largest=True)
 
 
-def moments(changing: Sequence[Measured]) -> str:
+def moments(changing: Sequence[ProbeSeries]) -> str:
     """How far activations move."""
-    found = {run.label: over_layers(run, "mean") for run in changing}
-    return compared("Activations move least from step to step", "median change of their mean", found)
+    medians = {run.label: over_layers(run, "mean") for run in changing}
+    return compared("Activations move least from step to step", "median change of their mean", medians)
 
 
-def conditioning(runs: Sequence[Measured]) -> str:
+def conditioning(runs: Sequence[ProbeSeries]) -> str:
     """What BNP's preconditioning does to condition numbers: of Hessian blocks, or of inputs where there are none."""
     for what, before, done in (("a Hessian block", "hessian", "preconditioned"), ("inputs", "inputs", "normalized")):
         parts = []
@@ -64,24 +64,24 @@ def conditioning(runs: Sequence[Measured]) -> str:
     return ""
 
 
-def stability(runs: Sequence[Measured]) -> str:
+def stability(runs: Sequence[ProbeSeries]) -> str:
     """How often the learning rate was above the largest stable one."""
     parts = []
     for run in runs:
-        used, stable = run.of("learning_rate"), run.of("stable_learning_rate")
+        used, stable = run.values("learning_rate"), run.values("stable_learning_rate")
         known = np.isfinite(used) & np.isfinite(stable)
         if known.any():
             parts.append(f"{int((used > stable)[known].sum())} of {int(known.sum())} measurements with {run.label}")
     return f"The learning rate is above the largest stable one, 2/λ, in {listed(parts)}." if parts else ""
 
 
-def noise(runs: Sequence[Measured]) -> str:
+def noise(runs: Sequence[ProbeSeries]) -> str:
     """The gradient noise scale."""
-    found = {run.label: median(run.of("noise_scale")) for run in runs}
-    return compared("The gradient is least noisy", "median noise scale", found)
+    medians = {run.label: median(run.values("noise_scale")) for run in runs}
+    return compared("The gradient is least noisy", "median noise scale", medians)
 
 
-def decay(runs: Sequence[Measured]) -> str:
+def decay(runs: Sequence[ProbeSeries]) -> str:
     """The decay that batch noise amounts to, as predicted and as measured."""
     parts = []
     for run in runs:
@@ -91,11 +91,11 @@ def decay(runs: Sequence[Measured]) -> str:
     return f"Batch noise amounts to a median decay ζ of {listed(parts)}." if parts else ""
 
 
-def gaps(runs: Sequence[Measured], names: Sequence[str]) -> str:
+def gaps(runs: Sequence[ProbeSeries], names: Sequence[str]) -> str:
     """Which runs have steps at which one of these numbers of the whole network is none, so that a line has a gap."""
     parts = []
     for run in runs:
-        missing = int((~np.isfinite([run.of(name) for name in names])).any(axis=0).sum())
+        missing = int((~np.isfinite([run.values(name) for name in names])).any(axis=0).sum())
         if missing:
             parts.append(f"{run.label} at {missing} of {len(run.steps)} steps")
     return f"A gap is where no finite value was found: {listed(parts)}." if parts else ""
@@ -107,7 +107,7 @@ def median(values: Numbers) -> float:
     return float(np.median(finite)) if len(finite) else float("nan")
 
 
-def over_layers(run: Measured, name: str) -> float:
+def over_layers(run: ProbeSeries, name: str) -> float:
     """The median of a number over layers and measurements."""
-    found = [run.layer(place, name) for place in range(len(run.layers()))]
-    return median(np.concatenate(found)) if found else float("nan")
+    by_layer = [run.layer_values(index, name) for index in range(len(run.layer_names()))]
+    return median(np.concatenate(by_layer)) if by_layer else float("nan")

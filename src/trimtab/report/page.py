@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.records import whole_file
-from trimtab.report import probing, sections
+from trimtab.report import probe_figures, sections
 from trimtab.report.endings import endings
 from trimtab.report.figures import NamedFigure, figures, rendered
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
@@ -58,10 +58,12 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
         cards = [_card([figure], sections.result_table(comparison, figure.network)) for figure in overviews]
         parts.append(("Overview", [element("p", words, class_="note"), _cards(cards)]))
     parts.append(("Curves", _curves(subject, [figure for figure in drawn if figure.part == "curves"], number)))
-    probed = [figure for figure in drawn if figure.part == "probes"]
-    problems = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in probing.problems(panel)]
-    if probed or problems:
-        cards = [_card([figure], sections.probed(figure.values), [figure.alt]) for figure in probed if figure.values]
+    of_probes = [figure for figure in drawn if figure.part == "probes"]
+    problems = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in probe_figures.problems(panel)]
+    if of_probes or problems:
+        cards = [
+            _card([figure], sections.probe_values(figure.values), [figure.alt]) for figure in of_probes if figure.values
+        ]
         parts.append(
             ("What was measured along the way", [_cards(cards), *([paragraphs(problems)] if problems else [])])
         )

@@ -8,7 +8,7 @@ from trimtab.records import Cell, Comparison
 from trimtab.report.endings import ending, endings, finals, last_evaluations, runs
 from trimtab.report.markup import Markup, element, folded, table
 from trimtab.report.material import IMMATERIAL, PANEL, Panel, Subject, differing, setting
-from trimtab.report.probing import Table
+from trimtab.report.probe_figures import Table
 from trimtab.report.standing import diverged, leaders, methods, rows
 from trimtab.report.table import notes as table_notes
 from trimtab.report.table import rates, table_title
@@ -203,10 +203,10 @@ def notes(subject: Subject) -> list[str]:
     return found or ["All runs finished."]
 
 
-def probed(values: Callable[[], Table]) -> Markup:
-    """The numbers of a figure of what was measured along the way."""
-    head, lines = values()
-    return table(head, lines, "values measured")
+def probe_values(values: Callable[[], Table]) -> Markup:
+    """The numbers of a probe's figure."""
+    header, lines = values()
+    return table(header, lines, "values measured")
 
 
 def values(panel: Panel) -> Markup:

@@ -25,7 +25,7 @@ def verdict(subject: Subject, findings: Sequence[str]) -> list[object]:
     else:
         lead, reservations = _of_runs(subject)
     found: list[object] = [element("p", lead, class_="verdict")]
-    found += _list("Measured along the way, one run of each:", findings)
+    found += _list("ProbeSeries along the way, one run of each:", findings)
     found += _list("Reservations:", reservations)
     return found
 

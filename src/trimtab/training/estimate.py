@@ -15,7 +15,7 @@ except ImportError:  # not known on this system
 
 from trimtab.records import encoded
 from trimtab.training.cadence import evaluation_is_due, record_every
-from trimtab.training.probing import monitor
+from trimtab.training.probe_factories import make_monitor
 from trimtab.training.session import Session
 from trimtab.training.stepping.steppers import WARM_UP_STEPS
 
@@ -174,7 +174,7 @@ def _advance(session: Session, steps: int) -> None:
 
 def _measure(session: Session) -> tuple[float, int]:
     """Seconds and bytes of one measurement by all probes."""
-    probes = monitor(session)
+    probes = make_monitor(session)
     if probes is None:
         return 0.0, 0
     _advance(session, 1)  # what keeps the network from training is told by the step, not by warnings of the probes

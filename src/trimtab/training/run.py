@@ -17,7 +17,7 @@ from trimtab.training import checkpoint, restoring
 from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.clock import Clock
 from trimtab.training.extending import OtherSettings, changes
-from trimtab.training.probing import monitor
+from trimtab.training.probe_factories import make_monitor
 from trimtab.training.recipes import defaults
 from trimtab.training.session import Session
 
@@ -95,7 +95,7 @@ class Run:
         self._last: tuple[float | None, float | None] = (None, None)
         self._shown = time.monotonic()
         self._signal = 0
-        self._monitor = monitor(session)
+        self._monitor = make_monitor(session)
 
     @property
     def begun(self) -> bool:

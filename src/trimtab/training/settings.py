@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from trimtab.data import DATASETS
 from trimtab.nearest import nearest
 from trimtab.networks import INITS, NETWORKS
+from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.records import RENAMED_SETTINGS, shown
 from trimtab.training.methods import METHODS, Method
-from trimtab.training.probing import PROBES, chosen
 
 T = TypeVar("T")
 LIMIT = 2**63
@@ -154,7 +154,7 @@ class Settings:
             raise ValueError("steps and epochs are two ways to say how long a run is; give one of them")
         if self.nesterov and self.momentum == 0 and self.optimizer == "sgd":
             raise ValueError("nesterov needs a momentum; give --momentum")
-        chosen(self.probe)
+        expand_probe_names(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
         """With what is None taken from a recipe, where that says something.

@@ -1,4 +1,4 @@
-"""What was measured along a run, drawn."""
+"""Draws the results of probes along runs."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from trimtab.report.axes import count_ticks, log_scale, spread
 from trimtab.report.curves import Numbers
 from trimtab.report.heads import WIDTH, add_head, line_handle, new_figure, say_empty
-from trimtab.report.measured import Measured
+from trimtab.report.probe_series import ProbeSeries
 from trimtab.report.styles import Dashes, Style
 from trimtab.report.words import typed
 
@@ -21,43 +21,43 @@ ROW = 1.35
 """Height of a row of a figure that has one for each layer, in inches."""
 
 
-def draw_landscape(what: str, where: str, measured: Sequence[Measured]) -> Figure:
+def draw_landscape(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
     """Ranges of the loss and of the change of the gradient along a direction, and effective smoothness."""
-    figure = new_figure(6.2, [one.label for one in measured])
+    figure = new_figure(6.2, [one.label for one in runs])
     loss, change, smooth = figure.subplots(3, 1, sharex=True)
-    for one in measured:
-        _band(loss, one.steps, one.rows("loss_range"), one.look)
-        _band(change, one.steps, one.rows("predictiveness_range"), one.look)
-        _line(smooth, one.steps, one.of("smoothness"), one.look)
+    for one in runs:
+        _band(loss, one.steps, one.rows("loss_range"), one.style)
+        _band(change, one.steps, one.rows("predictiveness_range"), one.style)
+        _line(smooth, one.steps, one.values("smoothness"), one.style)
     for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
     _steps(smooth)
-    return _done(figure, what, where, measured)
+    return _done(figure, what, where, runs)
 
 
-def draw_predictiveness(what: str, where: str, measured: Sequence[Measured]) -> Figure:
+def draw_predictiveness(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
     """The change of the gradient against the distance, as medians and quartiles over the steps."""
-    figure = new_figure(3.2, [one.label for one in measured])
+    figure = new_figure(3.2, [one.label for one in runs])
     axes = figure.subplots()
-    for one in measured:
+    for one in runs:
         x = one.rows("multiples")[0]
         low, middle, high = quartiles(one.rows("gradient_changes"))
-        axes.fill_between(x, low, high, color=one.look.ink, alpha=0.2, linewidth=0)
+        axes.fill_between(x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
         for edge in (low, high):
-            axes.plot(x, edge, color=one.look.ink, linewidth=0.5)
-        _line(axes, x, middle, one.look)
+            axes.plot(x, edge, color=one.style.ink, linewidth=0.5)
+        _line(axes, x, middle, one.style)
     axes.set_xlabel("distance along the gradient, in steps")
     axes.set_ylabel("change of gradient")
     _scale(axes, NOTHING)
-    return _done(figure, what, where, measured)
+    return _done(figure, what, where, runs)
 
 
 def draw_layers(
     what: str,
     where: str,
-    measured: Sequence[Measured],
-    places: Sequence[int],
+    runs: Sequence[ProbeSeries],
+    layers: Sequence[int],
     columns: Sequence[Group],
 ) -> Figure:
     """A row for each of some layers, a column for each group of numbers, which differ in their dashes.
@@ -67,68 +67,68 @@ def draw_layers(
     Args:
         what: What is shown, for the title.
         where: Of which network and batch size; it stands below that.
-        measured: One for each line.
-        places: The rows.
+        runs: One for each line.
+        layers: The layers by their number, one for each row.
         columns: What is written above each, and the names of the numbers in it with their dashes.
     """
     figure = new_figure(
-        max(2.9, 0.6 + ROW * len(places)), [one.label for one in measured], WIDTH * max(1, len(columns) / 2)
+        max(2.9, 0.6 + ROW * len(layers)), [one.label for one in runs], WIDTH * max(1, len(columns) / 2)
     )
-    grid = figure.subplots(len(places), len(columns), sharex=True, squeeze=False)
-    for row, place in zip(grid, places, strict=True):
+    grid = figure.subplots(len(layers), len(columns), sharex=True, squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
         for axes, (words, numbers) in zip(row, columns, strict=True):
-            for one in (one for one in measured if place < len(one.layers())):
+            for one in (one for one in runs if layer < len(one.layer_names())):
                 for name, dashes in numbers:
-                    _line(axes, one.steps, one.layer(place, name), one.look, dashes)
-            _scale(axes, next(filter(None, (one.note(place) for one in measured)), NOTHING))
+                    _line(axes, one.steps, one.layer_values(layer, name), one.style, dashes)
+            _scale(axes, next(filter(None, (one.note(layer) for one in runs)), NOTHING))
             if axes in grid[0]:
                 axes.set_title(words, fontsize=9)
-        row[0].set_ylabel(layer_name(measured, place))
+        row[0].set_ylabel(layer_name(runs, layer))
     for axes in grid[-1]:
         _steps(axes, ticks=6 if len(columns) == 1 else 3)
-    return _done(figure, what, where, measured)
+    return _done(figure, what, where, runs)
 
 
-def draw_numbers(what: str, where: str, measured: Sequence[Measured], rows: Sequence[Group]) -> Figure:
+def draw_numbers(what: str, where: str, runs: Sequence[ProbeSeries], rows: Sequence[Group]) -> Figure:
     """A row for each group of numbers of the whole network."""
-    figure = new_figure(0.9 + 2.1 * len(rows), [one.label for one in measured])
+    figure = new_figure(0.9 + 2.1 * len(rows), [one.label for one in runs])
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (words, numbers) in zip(grid, rows, strict=True):
-        for one in measured:
+        for one in runs:
             for name, dashes in numbers:
-                _line(axes, one.steps, one.of(name), one.look, dashes)
+                _line(axes, one.steps, one.values(name), one.style, dashes)
         axes.set_ylabel(words)
-        _scale(axes, next(filter(None, (one.note() for one in measured)), NOTHING))
+        _scale(axes, next(filter(None, (one.note() for one in runs)), NOTHING))
     _steps(grid[-1])
-    return _done(figure, what, where, measured)
+    return _done(figure, what, where, runs)
 
 
-def draw_histograms(what: str, where: str, measured: Sequence[Measured], places: Sequence[int]) -> Figure:
+def draw_histograms(what: str, where: str, runs: Sequence[ProbeSeries], layers: Sequence[int]) -> Figure:
     """Distributions over training, one above the other, the first step at the bottom: a column for each run."""
-    figure = new_figure(0.6 + 2.1 * len(places), [one.label for one in measured])
-    grid = figure.subplots(len(places), len(measured), squeeze=False)
-    for row, place in zip(grid, places, strict=True):
-        for axes, one in zip(row, measured, strict=True):
+    figure = new_figure(0.6 + 2.1 * len(layers), [one.label for one in runs])
+    grid = figure.subplots(len(layers), len(runs), squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
+        for axes, one in zip(row, runs, strict=True):
             axes.set_yticks([])
             if axes in grid[0]:
                 axes.set_title(one.label, fontsize=9)
-            if place < len(one.layers()):
-                _ridges(axes, one, place)
+            if layer < len(one.layer_names()):
+                _ridges(axes, one, layer)
             else:
                 say_empty(axes, "this network has no such layer")
-        row[0].set_ylabel(layer_name(measured, place))
-    return _done(figure, what, where, measured)
+        row[0].set_ylabel(layer_name(runs, layer))
+    return _done(figure, what, where, runs)
 
 
-def _ridges(axes: Axes, one: Measured, layer: int) -> None:
+def _ridges(axes: Axes, one: ProbeSeries, layer: int) -> None:
     """At most eight of the steps, evenly chosen."""
-    found = one.histograms(layer)
-    places = [place for place, (edges, counts, _) in enumerate(found) if np.isfinite(edges).all() and counts.any()]
-    if not places:
+    histograms = one.histograms(layer)
+    usable = [i for i, (edges, counts, _) in enumerate(histograms) if np.isfinite(edges).all() and counts.any()]
+    if not usable:
         say_empty(axes, NOTHING)
         return
-    places = [places[i] for i in np.unique(np.linspace(0, len(places) - 1, min(8, len(places))).astype(int))]
-    drawn = [found[place] for place in places]
+    shown = [usable[i] for i in np.unique(np.linspace(0, len(usable) - 1, min(8, len(usable))).astype(int))]
+    drawn = [histograms[i] for i in shown]
     low, high = central([(edges, counts) for edges, counts, _ in drawn])
     inside = 0.0
     for height, (edges, counts, values) in enumerate(drawn):
@@ -138,13 +138,13 @@ def _ridges(axes: Axes, one: Measured, layer: int) -> None:
         # One or two bins that tower above all others, as the zeros of a ReLU do, would flatten the rest.
         top = min(float(density.max()), 2 * float(np.sort(density)[-3:][0]) or np.inf)
         y = height + 1.6 * np.minimum(density / top, 1.0)
-        axes.fill_between(middle[within], height, y[within], color=one.look.ink, alpha=0.35, linewidth=0.6)
+        axes.fill_between(middle[within], height, y[within], color=one.style.ink, alpha=0.35, linewidth=0.6)
         inside += counts[within].sum() / max(values, 1) / len(drawn)
     axes.set_xlim(low, high)
     axes.set_ylim(-0.1, len(drawn) + 1.6)
     axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: typed(x)))
-    steps = f"steps {one.steps[places[0]]:g} to {one.steps[places[-1]]:g}"
+    steps = f"steps {one.steps[shown[0]]:g} to {one.steps[shown[-1]]:g}"
     axes.set_xlabel(steps + (f"\n{100 * (1 - inside):.2g} % outside" if inside < 1 - 1e-9 else ""), fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
 
@@ -161,9 +161,9 @@ def central(histograms: Sequence[tuple[Numbers, Numbers]], share: float = 0.99) 
     return (float(low), float(high)) if low < high else (float(ends.min()), float(ends.max()))
 
 
-def layer_name(measured: Sequence[Measured], place: int) -> str:
+def layer_name(runs: Sequence[ProbeSeries], layer: int) -> str:
     """What a layer is called, in all networks that have it."""
-    names = [one.layers()[place] for one in measured if place < len(one.layers())]
+    names = [one.layer_names()[layer] for one in runs if layer < len(one.layer_names())]
     return f"layer {' / '.join(dict.fromkeys(names))}"
 
 
@@ -174,21 +174,21 @@ def quartiles(rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return low, middle, high
 
 
-def _band(axes: Axes, steps: Numbers, ends: Numbers, look: Style) -> None:
+def _band(axes: Axes, steps: Numbers, ends: Numbers, style: Style) -> None:
     finite = np.where(np.isfinite(ends), ends, np.nan)
-    axes.fill_between(steps, finite[:, 0], finite[:, 1], color=look.ink, alpha=0.25, linewidth=0)
+    axes.fill_between(steps, finite[:, 0], finite[:, 1], color=style.ink, alpha=0.25, linewidth=0)
     for values in finite.T:
-        axes.plot(steps, values, color=look.ink, linewidth=0.7)
+        axes.plot(steps, values, color=style.ink, linewidth=0.7)
 
 
-def _line(axes: Axes, x: Numbers, y: Numbers, look: Style, dashes: Dashes = "-") -> None:
+def _line(axes: Axes, x: Numbers, y: Numbers, style: Style, dashes: Dashes = "-") -> None:
     axes.plot(
         x,
         np.where(np.isfinite(y), y, np.nan),
-        color=look.ink,
+        color=style.ink,
         linestyle=dashes,
         linewidth=1.3,
-        marker=look.marker,
+        marker=style.marker,
         markersize=3,
         markevery=max(1, len(x) // 7),
     )
@@ -213,7 +213,7 @@ def _scale(axes: Axes, why_empty: str) -> None:
         log_scale(axes, "y", float(values[values > 0].min()), float(values.max()))
 
 
-def _done(figure: Figure, what: str, where: str, measured: Sequence[Measured]) -> Figure:
+def _done(figure: Figure, what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
     figure.align_ylabels()
-    add_head(figure, what, where, [line_handle(one.look, one.label, "-") for one in measured])
+    add_head(figure, what, where, [line_handle(one.style, one.label, "-") for one in runs])
     return figure

@@ -1,4 +1,7 @@
-"""Figures of what was measured along runs: the landscape paper's, BNP's Fig. 8, and others of their kind."""
+"""The figures of each probe of `trimtab.probe_registry`: a function by the probe's name.
+
+They are the landscape paper's, the BNP paper's Fig. 8, and others of their kind.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +10,10 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
+from trimtab.probe_registry import PROBES
 from trimtab.report import findings
 from trimtab.report.material import Panel
-from trimtab.report.measured import Measured, measured
-from trimtab.report.probed import (
+from trimtab.report.probe_drawing import (
     Group,
     draw_histograms,
     draw_landscape,
@@ -19,23 +22,25 @@ from trimtab.report.probed import (
     draw_predictiveness,
     quartiles,
 )
+from trimtab.report.probe_series import ProbeSeries, probe_series
 from trimtab.report.styles import Style
 from trimtab.report.words import number
 
-MOST_LAYERS = 4
+MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
 Table = tuple[list[str], list[list[object]]]
+"""Header and rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """A figure that can be drawn.
+class ProbeFigure:
+    """A figure of what a probe measured along some runs.
 
     Attributes:
-        name: For a file.
+        name: A name for its file.
         caption: What is seen in it, and where the papers have it.
         draw: Draws it.
-        values: The head and the lines of a table of its numbers.
+        values: Gives the header and the rows of a table of its numbers.
         finding: What they show, in a sentence; empty if the figure says nothing that another does not.
     """
 
@@ -46,14 +51,15 @@ class Probing:
     finding: str = ""
 
 
-def probings(panel: Panel, looks: Mapping[str, Style]) -> list[Probing]:
-    """All figures of what was measured in the runs of a panel."""
-    found: list[Probing] = []
-    for probe, make in MAKERS.items():
-        runs = [one for curve in panel.curves if (one := measured(curve, probe, looks[curve.label])) is not None]
+def probe_figures(panel: Panel, styles: Mapping[str, Style]) -> list[ProbeFigure]:
+    """The figures of all probes of `trimtab.probe_registry` that the runs of a panel have results of."""
+    figures: list[ProbeFigure] = []
+    for name, entry in PROBES.items():
+        series = (probe_series(curve, name, styles[curve.label]) for curve in panel.curves)
+        runs = [one for one in series if one is not None]
         if runs:
-            found += make(panel, runs)
-    return found
+            figures += entry.load_figures()(panel, runs)
+    return figures
 
 
 def problems(panel: Panel) -> list[str]:
@@ -66,38 +72,41 @@ def problems(panel: Panel) -> list[str]:
     return [words if count == 1 else f"{words} ({count} times)" for words, count in counts.items()]
 
 
-def _landscape(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
-    yield Probing(
+def landscape(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """The loss along the gradient, and how far the gradient can be trusted."""
+    yield ProbeFigure(
         f"landscape-{panel.name}",
         "Along the gradient: the range of the loss, the range of the change of the gradient, and the effective "
         "β-smoothness, the largest change of the gradient over the distance (landscape paper, Figs. 4 and 10).",
         partial(draw_landscape, "Loss and its gradient along the gradient", panel.title, runs),
-        partial(_along, runs),
+        partial(_landscape_table, runs),
         findings.smoothness(runs, "the gradient"),
     )
-    yield Probing(
+    yield ProbeFigure(
         f"predictiveness-{panel.name}",
         "How far the gradient has changed at some distance along itself: medians over the steps measured, shades "
         "between the quartiles (landscape paper, Fig. 11).",
         partial(draw_predictiveness, "Change of the gradient by distance", panel.title, runs),
-        partial(_predictiveness, runs),
+        partial(_predictiveness_table, runs),
     )
 
 
-def _random(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
-    yield Probing(
+def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """The loss along a random direction."""
+    yield ProbeFigure(
         f"random-{panel.name}",
         "The same along a random direction whose filters are as long as those of the weights (landscape paper, "
         "Sec. 3.2).",
         partial(draw_landscape, "Loss and its gradient along a random direction", panel.title, runs),
-        partial(_along, runs),
+        partial(_landscape_table, runs),
         findings.smoothness(runs, "a random direction"),
     )
 
 
-def _shift(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
+def shift(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """Internal covariate shift."""
     columns: list[Group] = [("distance", [("distance", "-")]), ("cosine", [("cosine", "-")])]
-    yield _layered(
+    yield _layer_figure(
         f"shift-{panel.name}",
         "Internal covariate shift by layer",
         "Internal covariate shift: a layer's gradient before and after the layers below it took their step, as "
@@ -109,11 +118,12 @@ def _shift(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
     )
 
 
-def _activations(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
+def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """How far activations move, and how they are distributed."""
     changing = [one for one in (run.changes() for run in runs) if len(one.steps)]
     if changing:
         columns: list[Group] = [("change of mean", [("mean", "-")]), ("change of variance", [("variance", "-")])]
-        yield _layered(
+        yield _layer_figure(
             f"moments-{panel.name}",
             "Change of an activation in a step, by layer",
             "How far mean and variance of an activation move from one step to the next (landscape paper, Fig. 8).",
@@ -122,23 +132,24 @@ def _activations(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
             columns,
             findings.moments(changing),
         )
-    layers = _evenly(_most(runs), 3)
+    layers = _evenly_spaced(_layer_count(runs), 3)
     if layers:
-        yield Probing(
+        yield ProbeFigure(
             f"histograms-{panel.name}",
             "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 "
             "and 9). Values far out are left out, a spike is cut off at twice the third highest bin.",
             partial(draw_histograms, "Distribution of an activation, by layer", panel.title, runs, layers),
-            partial(_numbers, runs, ["mean", "variance", "skewness", "kurtosis"]),
+            partial(_layer_table, runs, ["mean", "variance", "skewness", "kurtosis"]),
         )
 
 
-def _conditioning(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
+def conditioning(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """Condition numbers of the layers."""
     columns: list[Group] = [
         ("κ of the Hessian", [("hessian", "-"), ("preconditioned", "--")]),
         ("κ of the inputs", [("inputs", "-"), ("normalized", "--")]),
     ]
-    yield _layered(
+    yield _layer_figure(
         f"conditioning-{panel.name}",
         "Condition numbers by layer",
         "Condition numbers of a unit's Hessian block as it is (solid) and preconditioned by BNP (dashed), and of the "
@@ -149,7 +160,7 @@ def _conditioning(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
         findings.conditioning(runs),
         last=True,
     )
-    yield _layered(
+    yield _layer_figure(
         f"scaling-{panel.name}",
         "Condition number of D by layer",
         "The condition number of D, by which BNP scales a layer's inputs (BNP paper, Fig. 8).",
@@ -160,36 +171,38 @@ def _conditioning(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
     )
 
 
-def _spectrum(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
+def spectrum(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """The learning rate beside the largest stable one."""
     rows: list[Group] = [("learning rate", [("learning_rate", "-"), ("stable_learning_rate", "--")])]
     names = [name for _, group in rows for name, _ in group]
-    yield Probing(
+    yield ProbeFigure(
         f"spectrum-{panel.name}",
         "The learning rate in use (solid) and the largest stable one, 2/λ of the largest eigenvalue at that step "
         f"(dashed). {findings.gaps(runs, names)}",
         partial(draw_numbers, "Learning rate, used and stable", panel.title, runs, rows),
-        partial(_whole, runs, names),
+        partial(_network_table, runs, names),
         findings.stability(runs),
     )
 
 
-def _noise(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
+def noise(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """The noise of the gradient, and the decay that batch noise amounts to."""
     rows: list[Group] = [("gradient noise scale", [("noise_scale", "-")])]
-    yield Probing(
+    yield ProbeFigure(
         f"noise-{panel.name}",
         "The gradient noise scale: the batch size at which noise and signal of the gradient are equally large. "
         f"{findings.gaps(runs, ['noise_scale'])}",
         partial(draw_numbers, "Gradient noise scale", panel.title, runs, rows),
-        partial(_whole, runs, ["noise_scale"]),
+        partial(_network_table, runs, ["noise_scale"]),
         findings.noise(runs),
     )
-    with_norms = [run for run in runs if run.layers()]
+    with_norms = [run for run in runs if run.layer_names()]
     if with_norms:
         columns: list[Group] = [
             ("ζ", [("zeta", "-"), ("zeta_measured", "--")]),
             ("measured / predicted", [("mu_ratio", "-"), ("sigma_ratio", "--")]),
         ]
-        yield _layered(
+        yield _layer_figure(
             f"decay-{panel.name}",
             "Decay that batch noise amounts to, by layer",
             "The decay ζ that a BatchNorm's noise amounts to, predicted (solid) and measured (dashed), and the "
@@ -201,46 +214,35 @@ def _noise(panel: Panel, runs: Sequence[Measured]) -> Iterator[Probing]:
         )
 
 
-MAKERS: dict[str, Callable[[Panel, Sequence[Measured]], Iterator[Probing]]] = {
-    "landscape": _landscape,
-    "random": _random,
-    "shift": _shift,
-    "activations": _activations,
-    "conditioning": _conditioning,
-    "spectrum": _spectrum,
-    "noise": _noise,
-}
-"""By the probe's name."""
-
-
-def _layered(
+def _layer_figure(
     name: str,
     title: str,
     caption: str,
     panel: Panel,
-    runs: Sequence[Measured],
+    runs: Sequence[ProbeSeries],
     columns: Sequence[Group],
     finding: str = "",
     *,
     last: bool = False,
-) -> Probing:
+) -> ProbeFigure:
     """A figure with a row for each of a few layers: evenly chosen, or the last."""
-    most = _most(runs)
-    few = list(range(max(0, most - MOST_LAYERS), most)) if last else _evenly(most, MOST_LAYERS)
+    count = _layer_count(runs)
+    chosen = list(range(max(0, count - MAX_LAYERS), count)) if last else _evenly_spaced(count, MAX_LAYERS)
     numbers = [one for _, group in columns for one, _ in group]
-    draw = partial(draw_layers, title, panel.title, runs, few, columns)
-    return Probing(name, caption, draw, partial(_numbers, runs, numbers), finding)
+    draw = partial(draw_layers, title, panel.title, runs, chosen, columns)
+    return ProbeFigure(name, caption, draw, partial(_layer_table, runs, numbers), finding)
 
 
-def _most(runs: Sequence[Measured]) -> int:
-    return max(len(run.layers()) for run in runs)
+def _layer_count(runs: Sequence[ProbeSeries]) -> int:
+    return max(len(run.layer_names()) for run in runs)
 
 
-def _evenly(count: int, most: int) -> list[int]:
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count))})
+def _evenly_spaced(count: int, wanted: int) -> list[int]:
+    """At most so many of the indices below a count."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(wanted, count))})
 
 
-def _along(runs: Sequence[Measured]) -> Table:
+def _landscape_table(runs: Sequence[ProbeSeries]) -> Table:
     head = ["run", "step", "loss", "least along it", "largest", "least change of gradient", "largest", "β-smoothness"]
     lines: list[list[object]] = []
     for run in runs:
@@ -250,7 +252,7 @@ def _along(runs: Sequence[Measured]) -> Table:
     return head, lines
 
 
-def _predictiveness(runs: Sequence[Measured]) -> Table:
+def _predictiveness_table(runs: Sequence[ProbeSeries]) -> Table:
     lines: list[list[object]] = []
     for run in runs:
         low, middle, high = quartiles(run.rows("gradient_changes"))
@@ -259,20 +261,20 @@ def _predictiveness(runs: Sequence[Measured]) -> Table:
     return ["run", "steps away", "median change of gradient", "quartiles"], lines
 
 
-def _numbers(runs: Sequence[Measured], names: Sequence[str]) -> Table:
+def _layer_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
     lines: list[list[object]] = []
     for run in runs:
-        for which, layer in enumerate(run.layers()):
-            values = [run.layer(which, name) for name in names]
-            for place, step in enumerate(run.steps):
-                lines.append([run.label, layer, f"{step:.0f}", *(number(column[place]) for column in values)])
+        for index, layer in enumerate(run.layer_names()):
+            values = [run.layer_values(index, name) for name in names]
+            for i, step in enumerate(run.steps):
+                lines.append([run.label, layer, f"{step:.0f}", *(number(column[i]) for column in values)])
     return ["run", "layer", "step", *(name.replace("_", " ") for name in names)], lines
 
 
-def _whole(runs: Sequence[Measured], names: Sequence[str]) -> Table:
+def _network_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
     lines: list[list[object]] = []
     for run in runs:
-        values = [run.of(name) for name in names]
-        for place, step in enumerate(run.steps):
-            lines.append([run.label, f"{step:.0f}", *(number(column[place]) for column in values)])
+        values = [run.values(name) for name in names]
+        for i, step in enumerate(run.steps):
+            lines.append([run.label, f"{step:.0f}", *(number(column[i]) for column in values)])
     return ["run", "step", *(name.replace("_", " ") for name in names)], lines

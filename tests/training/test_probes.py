@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trimtab.cli import main
+from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.records import EVENTS, History, Probed, read_events
-from trimtab.training.probing import PROBES, chosen
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
@@ -54,7 +54,7 @@ def _events(folder: Path) -> list[Probed]:
 
 
 def test_names() -> None:
-    assert chosen(("landscape", "all")) == ("landscape", *(name for name in PROBES if name != "landscape"))
+    assert expand_probe_names(("landscape", "all")) == ("landscape", *(name for name in PROBES if name != "landscape"))
     with pytest.raises(ValueError, match="there is no probe 'landscap'; did you mean 'landscape'"):
         Settings(probe=("landscap",))
     with pytest.raises(ValueError, match="there are landscape, random"):

@@ -15,7 +15,7 @@ from trimtab.report import collect, write_page
 from trimtab.report.axes import RC
 from trimtab.report.figures import NamedFigure, figures
 from trimtab.report.findings import compared
-from trimtab.report.probed import central
+from trimtab.report.probe_drawing import central
 
 WHY = "it takes up to 145 second derivatives per unit, above most_products, 128"
 STEPS = (0, 10, 20)
@@ -50,7 +50,7 @@ def activations(outlier: float) -> dict[str, Any]:
     return {"layers": [{**one, "layer": "0", "examples": [one]}]}
 
 
-def measured(folder: Path, method: str, **results: list[dict[str, Any]]) -> None:
+def record_run(folder: Path, method: str, **results: list[dict[str, Any]]) -> None:
     events = [
         Probed(step, probe, {"problem": None, **result}, 0.1)
         for probe, found in results.items()
@@ -71,11 +71,11 @@ def drawn(figure: NamedFigure) -> Figure:
         return result
 
 
-def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
+def test_the_page_says_what_was_record_run(tmp_path: Path) -> None:
     noise = [{"layers": {}, "noise_scale": value, "note": None} for value in (100.0, math.nan, 300.0)]
-    measured(tmp_path, "bn", landscape=[landscape(x) for x in (20.0, 14.0, 10.0)], noise=noise)
+    record_run(tmp_path, "bn", landscape=[landscape(x) for x in (20.0, 14.0, 10.0)], noise=noise)
     flat = [{"learning_rate": 0.1, "stable_learning_rate": x} for x in (0.05, 0.2, math.inf)]
-    measured(
+    record_run(
         tmp_path,
         "bnp",
         landscape=[landscape(x) for x in (2.0, 2.5, 2.6)],
@@ -103,7 +103,7 @@ def test_findings_name_ties_and_pass_over_what_is_not_finite() -> None:
 
 
 def test_every_title_says_what_is_shown(tmp_path: Path) -> None:
-    measured(tmp_path, "bn", landscape=[landscape(2.0)] * 3, activations=[activations(2.0)] * 3)
+    record_run(tmp_path, "bn", landscape=[landscape(2.0)] * 3, activations=[activations(2.0)] * 3)
     found = figures(collect([tmp_path]))
     titles = [drawn(figure).legends[0].get_title().get_text().split("\n") for figure in found]
     assert {where for _, where in titles} == {"cnn5, batch size 2"}
@@ -116,7 +116,7 @@ def test_every_title_says_what_is_shown(tmp_path: Path) -> None:
 
 
 def test_an_empty_panel_says_why(tmp_path: Path) -> None:
-    measured(tmp_path, "bnp", conditioning=[conditioned(500.0)] * 3)
+    record_run(tmp_path, "bnp", conditioning=[conditioned(500.0)] * 3)
     panels = drawn(named(tmp_path, "conditioning")).axes
     texts = [" ".join(" ".join(text.get_text() for text in axes.texts).split()) for axes in panels]
     assert texts == ["", "", WHY, ""]
@@ -132,7 +132,7 @@ def test_a_run_without_values_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("outlier", [2.0, 30.0])
 def test_an_outlier_and_a_spike_do_not_flatten_a_histogram(outlier: float, tmp_path: Path) -> None:
-    measured(tmp_path, "bn", activations=[activations(outlier)] * 3)
+    record_run(tmp_path, "bn", activations=[activations(outlier)] * 3)
     (axes,) = drawn(named(tmp_path, "histograms")).axes
     low, high = axes.get_xlim()
     assert -1.2 < low < -0.5 and 0.5 < high < 1.5
@@ -157,6 +157,6 @@ def test_a_distribution_that_is_not_finite_can_be_drawn(tmp_path: Path) -> None:
     broken = activations(2.0)
     for one in (broken["layers"][0], *broken["layers"][0]["examples"]):
         one |= {"low": math.nan, "high": math.nan, "counts": [0] * 200}
-    measured(tmp_path, "bn", activations=[broken] * 3)
+    record_run(tmp_path, "bn", activations=[broken] * 3)
     (axes,) = drawn(named(tmp_path, "histograms")).axes
     assert [text.get_text().replace("\n", " ") for text in axes.texts] == ["no finite value was found"]

@@ -1,0 +1,80 @@
+"""The probes of the lab in one table: what each is called, what makes it, what draws it. For all rooms.
+
+Factories and figures are named as `module:function` and imported when they are needed: training and report must not
+import each other, and listing the names must need neither torch nor matplotlib.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from trimtab.nearest import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEntry:
+    """One probe.
+
+    Attributes:
+        description: One line for `trimtab list probes`.
+        factory: A function of a training session that makes the probe.
+        figures: A function of a report's panel, and of the results along each of its runs, that yields figures.
+    """
+
+    description: str
+    factory: str
+    figures: str
+
+    def load_factory(self) -> Callable[..., Any]:
+        """Import the factory."""
+        return _load(self.factory)
+
+    def load_figures(self) -> Callable[..., Any]:
+        """Import the function that yields figures."""
+        return _load(self.figures)
+
+
+def _entry(name: str, description: str) -> ProbeEntry:
+    return ProbeEntry(
+        description,
+        factory=f"trimtab.training.probe_factories:{name}",
+        figures=f"trimtab.report.probe_figures:{name}",
+    )
+
+
+PROBES: dict[str, ProbeEntry] = {
+    name: _entry(name, description)
+    for name, description in {
+        "landscape": "the loss along the gradient, and how far the gradient can be trusted",
+        "random": "the same along random directions",
+        "shift": "internal covariate shift: how a layer's gradient changes when those below it are updated",
+        "activations": "mean, spread and distribution of what layers give out",
+        "conditioning": "how ill-conditioned each layer's part of the Hessian is",
+        "spectrum": "the largest eigenvalues of the Hessian, and the stable learning rate",
+        "noise": "the noise that batch statistics and gradients have",
+    }.items()
+}
+"""All probes, by the name that a user types and that records have."""
+
+
+def expand_probe_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of probes, each once; `all` stands for all of them.
+
+    Raises:
+        ValueError: If there is no probe of a name.
+    """
+    expanded: dict[str, None] = {}
+    for name in names:
+        if name != "all" and name not in PROBES:
+            near = nearest(name, [*PROBES, "all"])
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(PROBES)}, and all."
+            raise ValueError(f"there is no probe {name!r}; {hint}")
+        expanded |= dict.fromkeys(PROBES if name == "all" else [name])
+    return tuple(expanded)
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
