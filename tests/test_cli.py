@@ -14,6 +14,8 @@ from trimtab import cli
 from trimtab.cli import common
 from trimtab.training import demo
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,10 @@ import yaml
 from tests.bad_inputs.helpers import assert_refused
 from trimtab import cli, data, report
 from trimtab.records import Comparison, EventLog
-from trimtab.training import checkpoint, folder, workers
+from trimtab.training import checkpoint, folder
 from trimtab.training.session import Session
+from trimtab.training.workers.pool import LocalPool
+from trimtab.training.workers.task import Task, train
 
 resource = pytest.importorskip("resource")
 SMALL = ["--network", "small-mlp", "--batch-size", "20", "--method", "bn"]
@@ -311,10 +313,10 @@ def test_names_that_are_hard_to_print(
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a comparison in this process, which spares starting others."""
 
-    def run(team: workers.Workers, tasks: list[workers.Task], advance: object) -> Iterator[tuple[Any, Any]]:
-        return ((task, workers.do(task)) for task in tasks)
+    def run(pool: LocalPool, tasks: list[Task], advance: object) -> Iterator[tuple[Any, Any]]:
+        return ((task, train(task)) for task in tasks)
 
-    monkeypatch.setattr(workers.Workers, "run", run)
+    monkeypatch.setattr(LocalPool, "run", run)
 
 
 @pytest.mark.usefixtures("here")

@@ -1,7 +1,6 @@
 """Comparisons, on a small grid of digits."""
 
 import multiprocessing
-import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.training.helpers import heeds_interruptions
+from tests.processes import SERVER, Command
 from trimtab.data import Split, load
 from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
 from trimtab.training import compare
@@ -23,7 +22,7 @@ from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.run import CHECKPOINT, Run
 from trimtab.training.session import Session
 from trimtab.training.workers import task as task_module
-from trimtab.training.workers.pool import TrainingFailed, local_pool
+from trimtab.training.workers.pool import LocalPool, TrainingFailed, local_pool
 from trimtab.training.workers.task import Outcome, Task, outcome_of, train
 
 CPU = torch.device("cpu")
@@ -37,8 +36,11 @@ def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison
     return Comparing(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
 
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, forked_workers: None) -> Path:
     """The folder of a finished comparison of `SMALL`."""
     folder = tmp_path_factory.mktemp("whole")
     run(SMALL, folder)
@@ -112,15 +114,15 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cells[0].values != cells[1].values
 
 
-TOLD = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,1 --epochs 8=2,1=1 --lrs 0.01,0.03 --seeds 1"
-COMMAND = [sys.executable, "-m", "trimtab", "compare", *TOLD.split(), "--jobs", "2", "--out", "out"]
+TOLD = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,4 --epochs 1 --lrs 0.01,0.03 --seeds 1"
+COMMAND = ["compare", *TOLD.split(), "--jobs", "2", "--out", "out"]
 
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a comparison from the command line."""
+    """The folder of a comparison from the command line, in new processes without any help of these tests."""
     folder = tmp_path_factory.mktemp("alone")
-    subprocess.run(COMMAND, check=True, capture_output=True, cwd=folder)
+    subprocess.run([sys.executable, "-m", "trimtab", *COMMAND], check=True, capture_output=True, cwd=folder)
     return folder / "out"
 
 
@@ -130,28 +132,15 @@ def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(
 ) -> None:
     out = tmp_path / "out"
     for begun in (1, 4, 10):  # runs, when it is stopped
-        process = subprocess.Popen(
-            COMMAND,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=heeds_interruptions,
-        )
-        while process.poll() is None and len(list(out.glob(f"runs/*/{EVENTS}"))) < begun:
-            time.sleep(0.01)
-        assert process.poll() is None
-        if how == signal.SIGINT:  # what a terminal does: all of the group get it
-            os.killpg(process.pid, how)
-        else:
-            process.send_signal(how)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
+        process = Command(COMMAND, tmp_path)
+        process.wait_until(lambda begun=begun: len(list(out.glob(f"runs/*/{EVENTS}"))) >= begun)
+        process.send(how, to_group=how == signal.SIGINT)
+        assert process.end() == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
         if how != signal.SIGKILL:
-            progress, sentence = errors.decode().splitlines()[:-1], errors.decode().splitlines()[-1]
+            *progress, sentence = process.streams()[1].splitlines()
             assert sentence == "trimtab: interrupted; the same command goes on with what is in out"
-            assert all(line.startswith("all runs: step ") for line in progress)
-    subprocess.run(COMMAND, check=True, capture_output=True, cwd=tmp_path)
+            assert [line for line in progress if not line.startswith("all runs: step ")] == []
+    assert Command(COMMAND, tmp_path).end() == 0
     assert (out / RESULTS).read_text() == (left_alone / RESULTS).read_text()
     for history in map(History.read, (left_alone / "runs").iterdir()):
         again = History.read(out / "runs" / history.folder.name)
@@ -227,9 +216,9 @@ def test_folders_of_others(tmp_path: Path) -> None:
     assert (tmp_path / RESULTS).read_text() == '{"mine": 1}'
 
 
-def test_a_first_write_that_was_cut_off_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_first_write_that_was_cut_off_is_no_hindrance(tmp_path: Path, whole: Path) -> None:
     (tmp_path / f".{RESULTS}.unfinished").write_text("{")
-    Comparing(SMALL, tmp_path, command="c", device=CPU)
+    assert run(SMALL, tmp_path) == Comparison.read(whole)
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -327,26 +316,27 @@ def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
-        "import time\n"
-        "from trimtab.training.workers.pool import LocalPool\n"
-        "if __name__ == '__main__':\n"
-        "    pool = LocalPool(2, 1)\n"
-        "    started = [pool._start() for _ in range(2)]\n"
-        "    print(*(process.pid for process, _ in started), flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    children = [int(word) for word in parent.stdout.readline().split()]
-    time.sleep(6)  # until they have imported torch
+    parent = SERVER.Process(target=_start_workers, args=(tmp_path / "pids",))
+    parent.start()
+    while not (tmp_path / "pids").exists():
+        assert parent.is_alive()
+        time.sleep(0.01)
+    children = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    assert all(map(_alive, children))
     parent.kill()
-    parent.communicate()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(_alive(child) for child in children)
+    parent.join()
+    deadline = time.monotonic() + 60
+    while any(map(_alive, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _start_workers(path: Path) -> None:
+    workers = LocalPool(2, 1)
+    started = [workers._start() for _ in range(2)]
+    path.with_suffix(".unfinished").write_text(" ".join(str(process.pid) for process, _ in started))
+    path.with_suffix(".unfinished").rename(path)
+    signal.pause()
 
 
 def _alive(child: int) -> bool:

@@ -1,11 +1,8 @@
 """Runs: learning, records, divergence, stopping and going on."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.helpers import heeds_interruptions
+from tests.processes import Command
 from trimtab import cli
 from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, read_events
 from trimtab.training import checkpoint
@@ -78,47 +75,29 @@ def test_going_on_from_any_step_is_bit_identical(told: dict[str, Any]) -> None:
     assert_same_weights(parts.model.state_dict(), whole.model.state_dict())
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *more: str) -> Command:
     told = ["--network", "small-mlp", "--method", "bnp", "--batch-size", "2", "--epochs", "1", "--momentum", "0.5"]
-    command = [sys.executable, "-m", "trimtab", "train", *told, "--quiet", "--out", str(folder), *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=heeds_interruptions
-    )
-
-
-def ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for it and close its pipes."""
-    process.communicate()
-    return process.returncode
+    return Command(["train", *told, "--quiet", "--out", "run", *more], folder)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    assert ended(start(folder)) == 0
-    return folder
+    folder = tmp_path_factory.mktemp("whole")
+    assert start(folder).end() == 0
+    return folder / "run"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path) -> None:
     """kill -9 again and again, with a checkpoint at every step; the records are those of a run that was left alone."""
-    folder, random_ = tmp_path / "killed", random.Random(seed)
-    kills = 0
-    while True:
-        process = start(
-            folder, "--checkpoint-seconds", "0", *(["--resume"] if (folder / "settings.yaml").exists() else [])
-        )
-        waited = 0.0
-        while not (folder / "checkpoint.pt").exists() and process.poll() is None and waited < 30:
-            time.sleep(0.05)
-            waited += 0.05
+    folder, random_ = tmp_path / "run", random.Random(seed)
+    for kills in range(4):
+        process = start(tmp_path, "--checkpoint-seconds", "0", *(["--resume"] if kills else []))
         if kills < 3:
-            time.sleep(random_.uniform(0.0, 2.5))
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        if ended(process) == 0:
-            break
+            process.wait_until((folder / "checkpoint.pt").exists)
+            time.sleep(random_.uniform(0.0, 0.6))  # of about three seconds
+            process.send(signal.SIGKILL)
+        assert process.end() == (-signal.SIGKILL if kills < 3 else 0)
     assert_same_weights(weights(folder), weights(uninterrupted))
     kept = (Trained, Evaluated)
     ours, theirs = (
@@ -128,16 +107,14 @@ def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path
 
 
 def test_an_interruption_leaves_a_run_to_go_on_with(uninterrupted: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "stopped"
-    process = start(folder)
+    folder = tmp_path / "run"
+    process = start(tmp_path)
     records = folder / "events.jsonl"
-    while process.poll() is None and not (records.exists() and b'"trained"' in records.read_bytes()):
-        time.sleep(0.01)  # the whole run takes less than a second
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
-    assert b"go on with: trimtab train --resume" in out
-    assert ended(start(folder, "--resume")) == 0
+    process.wait_until(lambda: records.exists() and b'"trained"' in records.read_bytes())
+    process.send(signal.SIGINT)
+    assert process.end() == 130, process.streams()
+    assert "go on with: trimtab train --resume" in process.streams()[0]
+    assert start(tmp_path, "--resume").end() == 0
     assert_same_weights(weights(folder), weights(uninterrupted))
     events = list(read_events(folder / "events.jsonl"))
     assert isinstance(events[0], RunStarted)

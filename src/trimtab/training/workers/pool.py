@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
@@ -20,7 +22,8 @@ import torch
 from trimtab.training.workers.task import Failure, Outcome, Task, attempt
 
 SECONDS_TO_STOP = 20.0
-_SPAWN = multiprocessing.get_context("spawn")
+PROCESSES: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
+"""How processes are started: as new ones, since CUDA does not survive a fork."""
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
@@ -116,9 +119,10 @@ class LocalPool:
                     died.append(task)
 
     def _start(self) -> tuple[BaseProcess, Connection]:
-        ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_serve, args=(theirs, self._threads))
-        process.start()
+        ours, theirs = PROCESSES.Pipe()
+        process = PROCESSES.Process(target=_serve, args=(theirs, self._threads))
+        with _interruptions_delayed():
+            process.start()
         theirs.close()
         return process, ours
 
@@ -145,6 +149,23 @@ def local_pool(number: int, threads: int) -> Iterator[LocalPool]:
         yield pool
     finally:
         pool.stop()
+
+
+@contextmanager
+def _interruptions_delayed() -> Iterator[None]:
+    """Within, Ctrl-C has to wait. A process that is started here inherits that, until it handles Ctrl-C itself.
+
+    Otherwise it would print a traceback if it is interrupted while it imports torch.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # not on this system
+        yield
+        return
+    resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and unblocks signals then
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, threads: int) -> None:
