@@ -22,7 +22,7 @@ TRAIN = ["train", "--network", "small-mlp", "--epochs", "1", "--quiet", "--devic
 
 
 def test_settings_can_be_made_and_read_by_the_old_name() -> None:
-    with pytest.warns(DeprecationWarning, match="the setting step is now called step_mode") as caught:
+    with pytest.warns(DeprecationWarning, match="step is now called step_mode") as caught:
         settings = Settings(step="eager")  # type: ignore[call-arg]
     assert caught[0].filename == __file__
     assert settings == Settings(step_mode="eager")

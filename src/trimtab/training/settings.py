@@ -2,10 +2,8 @@
 
 import math
 import types
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial, wraps
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trimtab.data import DATASETS
@@ -13,6 +11,7 @@ from trimtab.nearest import nearest
 from trimtab.networks import INITS, NETWORKS
 from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.records import RENAMED_SETTINGS, shown
+from trimtab.renamed import renamed_options
 from trimtab.training.methods import METHODS, Method
 
 T = TypeVar("T")
@@ -30,33 +29,7 @@ def _setting(default: Any, text: str, group: str, *, unset: str = "") -> Any:
     return field(default=default, metadata={"help": text, "group": group, "unset": unset})
 
 
-def _accept_old_names(cls: type[T]) -> type[T]:
-    """Let settings be given and read by the old names in `RENAMED_SETTINGS`, with a DeprecationWarning."""
-    init: Callable[..., None] = cls.__init__
-
-    @wraps(init)
-    def init_with_old_names(self: T, **given: Any) -> None:
-        for old in given.keys() & RENAMED_SETTINGS.keys():
-            _warn_renamed(old)
-            given.setdefault(RENAMED_SETTINGS[old], given.pop(old))
-        init(self, **given)
-
-    cls.__init__ = init_with_old_names  # type: ignore[assignment]
-    for old, new in RENAMED_SETTINGS.items():
-        setattr(cls, old, property(partial(_read_by_old_name, old, new)))
-    return cls
-
-
-def _read_by_old_name(old: str, new: str, settings: object) -> Any:
-    _warn_renamed(old)
-    return getattr(settings, new)
-
-
-def _warn_renamed(old: str) -> None:
-    warnings.warn(f"the setting {old} is now called {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=3)
-
-
-@_accept_old_names
+@renamed_options(**RENAMED_SETTINGS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a run. What is None is decided by the recipe for network, data, method and batch size."""
