@@ -11,7 +11,7 @@ from rich.console import Console
 from trimtab import cli
 from trimtab.cli import display
 from trimtab.training import run
-from trimtab.training.compare import Stand
+from trimtab.training.compare import ComparisonProgress
 from trimtab.training.run import Progress
 
 
@@ -62,7 +62,7 @@ def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     with display.display_comparison() as show:
         for second in range(601):
             clock.now = 100.0 + second
-            show(Stand(1000 + 10 * second, 1000 + 10 * 1200, "testing"))
+            show(ComparisonProgress(1000 + 10 * second, 1000 + 10 * 1200, "testing"))
     lines = file.getvalue().splitlines()
     assert 18 <= len(lines) <= 24
     assert lines[0] == "all runs: step 1050 of 13000 (8 %), testing, 0:19:55 left"  # steps done before took no time
@@ -75,7 +75,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.M
     dumb = Console(file=file, force_terminal=True, width=80, _environ={"TERM": "dumb"})
     monkeypatch.setattr(display, "Terminal", lambda **_: dumb)
     with display.display_comparison() as show:
-        show(Stand(5, 10, "testing"))
+        show(ComparisonProgress(5, 10, "testing"))
     assert file.getvalue() == "all runs: step 5 of 10 (50 %), testing\n"
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from trimtab import cli
 from trimtab.training.recipes import DEFAULTS
-from trimtab.training.settings import described
+from trimtab.training.settings import setting_infos
 
-SETTINGS = {setting.name: setting for setting in described()}
+SETTINGS = {setting.name: setting for setting in setting_infos()}
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:

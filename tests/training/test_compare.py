@@ -52,8 +52,10 @@ def times(out: Path) -> dict[str, int]:
 
 
 def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
-    stands: list[compare.Stand] = []
-    comparison = Comparing(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=stands.append).run(lambda c: "!")
+    progress: list[compare.ComparisonProgress] = []
+    comparison = Comparing(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=progress.append).run(
+        lambda c: "!"
+    )
     assert comparison == Comparison.read(tmp_path / "a")
     assert comparison.finished
     assert comparison.conclusion == "!"
@@ -75,7 +77,7 @@ def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
         for planned, trial in zip(place.final(cell.lr), cell.trials, strict=True):
             assert trial.value == Run(Session(planned.settings, CPU)).train().evaluations[-1].accuracy
             assert len(History.read(tmp_path / "a" / "runs" / trial.run).evaluated) == 20
-    assert stands[-1].done == stands[-1].total
+    assert progress[-1].done == progress[-1].total
     assert not list((tmp_path / "a").rglob(CHECKPOINT))
     assert multiprocessing.active_children() == []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab.cli.parsing import Parser, TakesArguments
     from trimtab.records import Evaluated
-    from trimtab.training.settings import Described
+    from trimtab.training.settings import SettingInfo
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
 """What experiments need, by the names of the modules."""
@@ -63,7 +63,7 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def kept(out: Path, go_on: str) -> Iterator[None]:
+def resumable(out: Path, go_on: str) -> Iterator[None]:
     """Within, work is done that can be gone on with; what stops it is a sentence that says how.
 
     Args:
@@ -110,23 +110,23 @@ def add_settings(parser: "Parser", without: Collection[str] = ()) -> None:
     from trimtab.cli.parsing import RenamedFlag
     from trimtab.records import RENAMED_SETTINGS
     from trimtab.training.recipes import DEFAULTS
-    from trimtab.training.settings import described
+    from trimtab.training.settings import setting_infos
 
     old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
 
     groups: dict[str, TakesArguments] = {}
-    for setting in described():
+    for setting in setting_infos():
         if setting.name in without:
             continue
         if setting.group not in groups:
             groups[setting.group] = parser.group(setting.group)
-        told, metavar = setting.help, "N" if setting.hint in (int, tuple[int, ...]) else "X"
+        text, metavar = setting.help, "N" if setting.hint in (int, tuple[int, ...]) else "X"
         if len(setting.choices) > FEW:  # they would not fit on the line of the flag
-            told, metavar = f"{told}: {', '.join(setting.choices)}", "NAME"
+            text, metavar = f"{text}: {', '.join(setting.choices)}", "NAME"
         elif setting.choices:
             metavar = f"{{{','.join(setting.choices)}}}"
         options: dict[str, Any] = {"dest": f"setting_{setting.name}", "default": argparse.SUPPRESS}
-        options["help"] = f"{told} (default: {_default(setting, DEFAULTS)})".replace("%", "%%")
+        options["help"] = f"{text} (default: {_default(setting, DEFAULTS)})".replace("%", "%%")
         if setting.hint is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
@@ -137,7 +137,7 @@ def add_settings(parser: "Parser", without: Collection[str] = ()) -> None:
             groups[setting.group].add_argument(_flag(old_names[setting.name]), action=RenamedFlag, **taken)
 
 
-def _default(setting: "Described", recipe: Mapping[str, Any]) -> str:
+def _default(setting: "SettingInfo", recipe: Mapping[str, Any]) -> str:
     """What holds if a setting is not given, in words."""
     if setting.default is not None:
         return _value(setting.default)
@@ -163,11 +163,11 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """
     from trimtab.training.config import read_settings
 
-    told = flagged_settings(options)
+    flags = flagged_settings(options)
     file = read_settings(options.config) if options.config else {}
-    if "steps" in told or "epochs" in told:  # one decision, of which the file has no half
+    if "steps" in flags or "epochs" in flags:  # one decision, of which the file has no half
         file = {name: value for name, value in file.items() if name not in ("steps", "epochs")}
-    return {**file, **told}
+    return {**file, **flags}
 
 
 def flagged_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def size(number: float) -> str:
 
 def result(last: "Evaluated") -> str:
     """An evaluation in a few words."""
-    found = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
-    return f"{last.part} {found}"
+    value = f"loss {last.loss:.4g}" if last.accuracy is None else f"accuracy {100 * last.accuracy:.2f} %"
+    return f"{last.part} {value}"
 
 
 def typed() -> str:
@@ -267,10 +267,10 @@ def _at_least(least: int, text: str) -> int:
 
 def words(text: str, what: str = "words") -> tuple[str, ...]:
     """Words between commas, each once, for argparse; `what` they are, for the sentence if there is none."""
-    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    if not found:
+    separated = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not separated:
         raise argparse.ArgumentTypeError(f"must be {what} with commas between them, not {text!r}")
-    return found
+    return separated
 
 
 def _flag(name: str) -> str:

@@ -17,10 +17,10 @@ from trimtab.cli.common import (
     add_settings,
     count,
     given_settings,
-    kept,
     need,
     place,
     positive,
+    resumable,
     typed,
     words,
 )
@@ -189,7 +189,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     go_on = f"the same command goes on with what is in {out}"
     device = device_named(options.device)
     try:
-        with kept(out, go_on), display_comparison() as show:
+        with resumable(out, go_on), display_comparison() as show:
             comparing = Comparing(
                 grid,
                 out,
@@ -230,16 +230,16 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    found = (_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text, "numbers"))
-    return tuple(dict.fromkeys(found))
+    sizes = (_number(word, int, "whole numbers, 0 or more", lambda n: n >= 0) for word in words(text, "numbers"))
+    return tuple(dict.fromkeys(sizes))
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    found = (
+    rates = (
         _number(word, float, "numbers from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30)
         for word in words(text, "numbers")
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(rates))
 
 
 def _epochs(text: str) -> int | dict[int, int]:

@@ -74,10 +74,10 @@ def values(action: argparse.Action) -> tuple[str, ...]:
     from trimtab.probe_registry import PROBES
     from trimtab.report.figures import KINDS
     from trimtab.training.methods import METHODS
-    from trimtab.training.settings import described
+    from trimtab.training.settings import setting_infos
 
     methods = (*METHODS, *(f"bnp+{norm}" for norm in NORMS if norm != "none" and not norm.startswith("wn")))
-    named: dict[str, tuple[str, ...]] = {f"setting_{setting.name}": setting.choices for setting in described()}
+    named: dict[str, tuple[str, ...]] = {f"setting_{setting.name}": setting.choices for setting in setting_infos()}
     named |= {"data": (*DATASETS,), "network": (*NETWORKS,), "methods": methods, "setting_method": methods}
     named |= {"probe": (*PROBES, "all"), "norm": (*NORMS,), "name": (*SOURCES,), "figures": (*KINDS,)}
     named |= {"device": ("cpu", "cuda")}

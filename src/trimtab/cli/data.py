@@ -40,7 +40,7 @@ def _list(options: argparse.Namespace) -> int:
     from trimtab.data import inventory
     from trimtab.data.places import data_root
 
-    told = []
+    entries = []
     for entry in inventory(options.data_root):
         state: str = entry.state
         if entry.paths:
@@ -50,8 +50,8 @@ def _list(options: argparse.Namespace) -> int:
         if entry.fetchable and entry.state != "present":
             state += f"; {_remedy(entry.name, options.data_root)}"
         text = Text("\n".join([state, *entry.problems])).append(f"\n{entry.description}", "dim")
-        told.append((entry.name, text))
-    print_entries(told)
+        entries.append((entry.name, text))
+    print_entries(entries)
     print(f"Looked in {data_root(options.data_root)}. `trimtab data verify` compares checksums.")
     return 0
 
@@ -62,7 +62,7 @@ def _verify(options: argparse.Namespace) -> int:
     from trimtab.data.sources import NOT_FETCHED, SOURCES
 
     names = [*SOURCES, "imagefolder"] if options.name is None else [options.name]
-    found, wrong = 0, []
+    verified, wrong = 0, []
     for name in names:
         try:
             files = verify_files(name, options.data_root)
@@ -70,10 +70,10 @@ def _verify(options: argparse.Namespace) -> int:
             raise CommandError(str(error)) from error
         for file in files:
             print(f"{file.state:<9} {file.sentence}")
-        found += len(files)
+        verified += len(files)
         if any(file.state in ("damaged", "missing") for file in files):
             wrong.append(name)
-    if not found:
+    if not verified:
         get, where = _remedy(options.name or "NAME", options.data_root), data_root(options.data_root)
         if options.name is None:
             raise CommandError(f"none of {', '.join(names)} was found in {where}; get one with: {get}", status=1)

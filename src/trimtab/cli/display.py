@@ -9,7 +9,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from trimtab.cli.terminal import Terminal
-from trimtab.training.compare import Stand
+from trimtab.training.compare import ComparisonProgress
 from trimtab.training.run import Progress
 
 BAR = 8
@@ -36,10 +36,10 @@ def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], Non
 
 
 @contextmanager
-def display_comparison() -> Iterator[Callable[[Stand], None]]:
+def display_comparison() -> Iterator[Callable[[ComparisonProgress], None]]:
     """All steps of all runs of a comparison."""
     with _bar_or_lines(Terminal(stderr=True), "all runs: ") as show:
-        yield lambda stand: show(stand.done, stand.total, [stand.doing])
+        yield lambda progress: show(progress.done, progress.total, [progress.doing])
 
 
 @contextmanager
@@ -75,10 +75,10 @@ class _Lines:
         self._printed, self._wait = now, min(2 * self._wait, BETWEEN_LINES)
         since, before = self._began
         left = (now - since) * (total - done) / (done - before) if done > before else None
-        told = [f"step {done} of {total} ({100 * done // max(total, 1)} %)", *words]
+        parts = [f"step {done} of {total} ({100 * done // max(total, 1)} %)", *words]
         if left is not None:
-            told.append(f"{duration(left)} left")
-        line = self._prefix + ", ".join(told)
+            parts.append(f"{duration(left)} left")
+        line = self._prefix + ", ".join(parts)
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -93,13 +93,13 @@ def duration(seconds: float) -> str:
 
 def _fitting(words: Sequence[str], width: int) -> str:
     """As many of these as fit into a line, the first ones first."""
-    kept = ""
+    fitting = ""
     for word in words:
-        longer = f"{kept} {word}".strip()
+        longer = f"{fitting} {word}".strip()
         if len(longer) > width:
             break
-        kept = longer
-    return kept
+        fitting = longer
+    return fitting
 
 
 def _state(progress: Progress) -> list[str]:

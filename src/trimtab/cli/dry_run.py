@@ -40,14 +40,14 @@ def show_estimate(estimate: "Estimate", out: Path, *, notes: Sequence[str] = (),
 
     at_a_time = f", {estimate.at_a_time} at a time" if estimate.at_a_time > 1 else ""
     where = "of the GPU" if estimate.on_gpu else ""
-    told = {
+    entries = {
         "runs": f"{estimate.runs}{at_a_time}",
         "steps": str(estimate.steps),
         "time": f"about {duration(estimate.seconds) if estimate.seconds > 60 else f'{estimate.seconds:.2g} s'}",
         "memory": f"about {size(estimate.memory)} {where}".rstrip(),
         "disk": f"at most {size(estimate.disk)} in {out}",
     }
-    print_entries((name, Text(text)) for name, text in told.items())
+    print_entries((name, Text(text)) for name, text in entries.items())
     for note in notes:
         print(note)
     print("This was a dry run: nothing is written.")

@@ -14,15 +14,15 @@ ROOM = 30
 
 def print_entries(entries: Iterable[tuple[str, Text]]) -> None:
     """Print names and texts in two columns; on a narrow terminal, each text below its name."""
-    console, told = Terminal(), list(entries)
-    widest = max((len(name) for name, _ in told), default=0)
+    console, listed = Terminal(), list(entries)
+    widest = max((len(name) for name, _ in listed), default=0)
     if console.width - widest - 2 < ROOM:
-        for name, text in told:
+        for name, text in listed:
             console.print(Text(name, "bold"), Padding(text, (0, 0, 0, 2)), overflow="fold")
         return
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in told:
+    for name, text in listed:
         table.add_row(Text(name), text)
     console.print(table)

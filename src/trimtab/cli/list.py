@@ -26,16 +26,16 @@ def add(commands: "Commands") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print them."""
-    found = named(options.kind)
+    descriptions = named(options.kind)
     if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(descriptions, indent=2, ensure_ascii=False))
         return 0
     need("rich")
     from rich.text import Text
 
     from trimtab.cli.entries import print_entries
 
-    print_entries((name, Text(description)) for name, description in found.items())
+    print_entries((name, Text(description)) for name, description in descriptions.items())
     if options.kind == "data":
         print("`trimtab data list` says which of them are there.")
     return 0

@@ -112,29 +112,35 @@ def run(options: argparse.Namespace) -> int:
     model = _network(options, shape, classes)
     shape = shape or input_shape(options.network)
     samples = options.samples if inputs is None else len(inputs)
-    told: Any = {"momentum": options.momentum, "inputs": inputs, "samples": samples if options.measure else None}
-    prediction = predict(model, shape, statistics=options.statistics, **told)
+    arguments: Any = {
+        "momentum": options.momentum,
+        "inputs": inputs,
+        "samples": samples if options.measure else None,
+    }
+    prediction = predict(model, shape, statistics=options.statistics, **arguments)
     if not math.isfinite(prediction.upper_bound):
         raise CommandError("λ_max is not a finite number: --gamma, --sigma-w2 or --sigma-b2 are too large")
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     missing: dict[Statistics, str] = {}
     if options.measure:
         x = torch.randn(samples, *shape) if inputs is None else inputs
         for name in STATISTICS:
-            value = predict(model, shape, statistics=name, **told).lambda_max
+            value = predict(model, shape, statistics=name, **arguments).lambda_max
             try:
-                found += [Measured(name, outputs, measured(model, x, name, outputs), value) for outputs in OUTPUTS]
+                measurements += [
+                    Measured(name, outputs, measured(model, x, name, outputs), value) for outputs in OUTPUTS
+                ]
             except ValueError as error:  # not all norms have frozen statistics
                 missing[name] = f"{NAMES[name]} not measured: {str(error).partition(';')[0].rstrip('.')}."
-        if not found:
+        if not measurements:
             raise CommandError(" ".join(missing.values()))
     if options.json:
         named = {"network": options.network, "norm": options.norm, "data": options.data, "seed": options.seed}
-        more = {"measured": [asdict(one) for one in found], "not_measured": missing} if options.measure else {}
+        more = {"measured": [asdict(one) for one in measurements], "not_measured": missing} if options.measure else {}
         print(json.dumps({**named, **prediction.to_dict(), **more}, indent=2))
     else:
         print(prediction)
-        _print_measured(found, samples)
+        _print_measured(measurements, samples)
         for sentence in missing.values():
             print(sentence[0].upper() + sentence[1:])
     return 0
@@ -193,12 +199,12 @@ def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: s
     return value
 
 
-def _print_measured(found: list[Measured], samples: int) -> None:
-    if not found:
+def _print_measured(measurements: list[Measured], samples: int) -> None:
+    if not measurements:
         return
     narrow = shutil.get_terminal_size().columns < NAME + NUMBERS
     print(f"\n{_row(f'λ_max on {samples} samples', ('measured', 'predicted', 'ratio'), narrow=narrow)}")
-    for one in found:
+    for one in measurements:
         name = f"{NAMES[one.statistics]}, {one.outputs} output{'s' * (one.outputs == 'all')}"
         ratio = f"{one.predicted / one.measured:.3f}" if one.measured else "–"
         print(_row(name, (f"{one.measured:.4g}", f"{one.predicted:.4g}", ratio), narrow=narrow))

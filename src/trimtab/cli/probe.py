@@ -16,9 +16,9 @@ from trimtab.cli.common import (
     add_machine,
     add_settings,
     given_settings,
-    kept,
     need,
     place,
+    resumable,
     steps,
     typed,
     words,
@@ -102,9 +102,9 @@ def run(options: argparse.Namespace) -> int:
     out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{planned[0].network}"
     _check(out)
     if options.dry_run:
-        costs = [_rehearse(settings, out / settings.method, options) for settings in planned]
+        costs = [_dry_run(settings, out / settings.method, options) for settings in planned]
         return show_estimate(one_after_another(one for one in costs if one is not None), out, notes=notes)
-    with kept(out, "go on with the same command"):
+    with resumable(out, "go on with the same command"):
         for number, settings in enumerate(planned):
             try:
                 _train(settings, out / settings.method, options)
@@ -138,7 +138,7 @@ def _check(out: Path) -> None:
 
 def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, ...]]:
     """The settings of each run, and which of them are left out for some; flags go before the file."""
-    from trimtab.training.methods import foreign, left_out
+    from trimtab.training.methods import left_out_notes, unused_by
     from trimtab.training.recipes import resolve
     from trimtab.training.settings import Settings, from_mapping
 
@@ -152,10 +152,10 @@ def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, 
     methods = options.methods or ((given["method"],) if "method" in given else ("vanilla", "bn"))
     given.pop("method", None)
     Settings(**given)  # refuses what no method can have
-    without = foreign(given, methods)
+    without = unused_by(given, methods)
     shared = [{name: v for name, v in given.items() if method not in without.get(name, ())} for method in methods]
-    planned = [resolve(Settings(**told, method=method)) for told, method in zip(shared, methods, strict=True)]
-    return planned, left_out(without)
+    planned = [resolve(Settings(**own, method=method)) for own, method in zip(shared, methods, strict=True)]
+    return planned, left_out_notes(without)
 
 
 def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:
@@ -173,14 +173,14 @@ def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> N
         raise Terminated if ending.signal == signal.SIGTERM else KeyboardInterrupt
 
 
-def _rehearse(settings: "Settings", folder: Path, options: argparse.Namespace) -> "Cost | None":
+def _dry_run(settings: "Settings", folder: Path, options: argparse.Namespace) -> "Cost | None":
     """What one run takes; None if it is finished."""
-    from trimtab.training.launch import rehearse
+    from trimtab.training.launch import dry_run
 
     begun = _begun(settings, folder, options)
     if begun is None:
         return None
-    return rehearse(_session(settings, options), folder, resume=begun, force=options.force)
+    return dry_run(_session(settings, options), folder, resume=begun, force=options.force)
 
 
 def _begun(settings: "Settings", folder: Path, options: argparse.Namespace) -> bool | None:

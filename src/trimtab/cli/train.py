@@ -15,11 +15,11 @@ from trimtab.cli.common import (
     add_settings,
     flagged_settings,
     given_settings,
-    kept,
     need,
     place,
     print_error,
     result,
+    resumable,
     seconds,
     typed,
 )
@@ -70,32 +70,32 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.cli.terminal import Terminal
     from trimtab.training.estimate import one_after_another
     from trimtab.training.folder import resumed_settings
-    from trimtab.training.heeded import check_heeded
-    from trimtab.training.launch import launch, rehearse
+    from trimtab.training.launch import dry_run, launch
     from trimtab.training.recipes import resolve
     from trimtab.training.run import device_named
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings
+    from trimtab.training.unused_settings import check_unused_settings
 
     if options.resume and options.force:
         raise ValueError("--resume goes on with a run and --force overwrites it; give one of them")
-    told = given_settings(options)
+    given = given_settings(options)
     out: Path = options.out
     if options.resume and out is not None:
-        settings = resumed_settings(out, told)
+        settings = resumed_settings(out, given)
     else:
-        settings = resolve(Settings(**told))
+        settings = resolve(Settings(**given))
         if not options.resume:
-            check_heeded(flagged_settings(options), settings)
+            check_unused_settings(flagged_settings(options), settings)
         out = out or Path("runs") / default_name(settings)
         if options.resume:
-            settings = resumed_settings(out, told)
+            settings = resumed_settings(out, given)
     session = Session(settings, device_named(options.device), options.data_root)
     if options.dry_run:
-        estimate = one_after_another([rehearse(session, out, resume=options.resume, force=options.force)])
+        estimate = one_after_another([dry_run(session, out, resume=options.resume, force=options.force)])
         return show_estimate(estimate, out, notes=[f"{session.execution}."], as_json=options.json)
     go_on = f"go on with: {resuming(options, out)}"
-    with kept(out, go_on), nullcontext() if options.quiet else display(out.name, session.execution) as show:
+    with resumable(out, go_on), nullcontext() if options.quiet else display(out.name, session.execution) as show:
         ending = launch(
             session,
             out,

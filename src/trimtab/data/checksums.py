@@ -57,19 +57,19 @@ def verify(dataset: str, name: str, content: Content) -> bool:
     Raises:
         DataError: A checksum says that it is another file.
     """
-    found = hashlib.md5(content.data, usedforsecurity=False).hexdigest()
+    actual = hashlib.md5(content.data, usedforsecurity=False).hexdigest()
     expected = CONTENT.get((dataset, name))
-    if found == expected:
+    if actual == expected:
         return True
     for (other, file), checksum in CONTENT.items():
-        if found == checksum:
+        if actual == checksum:
             raise OtherDataError(
                 f"{content.where} is {file} of {other}, not {name} of {dataset}; put the right file there."
             )
     if expected is not None:
         raise DataError(
             f"{content.where} is not the official {name} of {dataset}: the MD5 of its content should be {expected} "
-            f"and is {found}; fetch it again."
+            f"and is {actual}; fetch it again."
         )
     return content.packed is not None and md5(content.packed) == PACKED.get((dataset, name))
 

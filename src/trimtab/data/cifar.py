@@ -124,11 +124,11 @@ def read_members(name: str, archive: Path) -> dict[str, Content]:
     """
     version = next(version for version in KINDS[name].versions if version.archive == archive.name)
     members = {f"{version.folder}/{file}": file for file in version.files}
-    found = {members[member]: content for member, content in read_archive(archive, members).items()}
-    lacking = [member for member, file in members.items() if file not in found]
+    contents = {members[member]: content for member, content in read_archive(archive, members).items()}
+    lacking = [member for member, file in members.items() if file not in contents]
     if lacking:
         raise DataError(f"{archive} is not the official archive: {', '.join(lacking)} is not in it.")
-    return found
+    return contents
 
 
 def parse_file(name: str, path: Path) -> None:

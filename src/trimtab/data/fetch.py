@@ -167,10 +167,10 @@ def _download(url: str, source: Source, target: Path, report: Report, timeout: f
 
 def _place(partial: Path, target: Path, wanted: str) -> None:
     """Give a file its final name if its content is right, and remove it if not."""
-    found = md5(partial)
-    if found != wanted:
+    actual = md5(partial)
+    if actual != wanted:
         partial.unlink()
-        raise RemoteError(f"what arrived was damaged and has been removed: its MD5 should be {wanted} and is {found}")
+        raise RemoteError(f"what arrived was damaged and has been removed: its MD5 should be {wanted} and is {actual}")
     with partial.open("r+b") as file:
         os.fsync(file.fileno())
     os.replace(partial, target)

@@ -40,15 +40,15 @@ def read(path: Path) -> Content:
 
 def read_archive(path: Path, names: Collection[str]) -> dict[str, Content]:
     """The named members of a .tar.gz, in one pass over it; those that are not in it are not in the result."""
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     try:
         with tarfile.open(path, "r|gz") as archive:
             for member in archive:
                 if member.name in names and (file := archive.extractfile(member)) is not None:
-                    found[member.name] = Content(f"{path} ({member.name})", file.read(), path)
+                    contents[member.name] = Content(f"{path} ({member.name})", file.read(), path)
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{path} is cut off or damaged, or no tar.gz archive; fetch it again.") from error
-    return found
+    return contents
 
 
 def _bytes(path: Path) -> bytes:

@@ -30,10 +30,12 @@ def load_idx(name: str, root: Path, *, check: bool) -> Dataset:
     """Read `mnist` or `fashion-mnist` from the first folder that has most of its four files."""
     folders = [root / folder for folder in FOLDERS[name]]
     files = [f"{part}-{kind}-ubyte" for part in PARTS.values() for kind in ("images-idx3", "labels-idx1")]
-    found = [{file: path for file in files if (path := _find(folder, file)) is not None} for folder in folders]
-    paths = max(found, key=len)  # the first of the fullest
+    by_folder = [{file: path for file in files if (path := _find(folder, file)) is not None} for folder in folders]
+    paths = max(by_folder, key=len)  # the first of the fullest
     if len(paths) < len(files):
-        places = [folder for folder, there in zip(folders, found, strict=True) if there is paths] if paths else folders
+        places = (
+            [folder for folder, there in zip(folders, by_folder, strict=True) if there is paths] if paths else folders
+        )
         raise missing(name, root, places, [f"{file}.gz" for file in files if file not in paths], SOURCES[name])
     splits = {part: _split(name, part, paths, check=check) for part in PARTS}
     mean, std = channel_statistics(splits["train"].inputs, SCALE)
@@ -58,11 +60,11 @@ def parse_idx(content: Content, dimensions: int) -> Tensor:
             "put the official file there."
         )
     shape = struct.unpack(f">{dimensions}I", content.data[4:header])
-    promised, found = math.prod(shape), len(content.data) - header
-    if found != promised:
+    promised, available = math.prod(shape), len(content.data) - header
+    if available != promised:
         raise DataError(
-            f"{content.where} is {'cut off' if found < promised else 'too long'}: its header promises {promised} "
-            f"bytes of data and {found} follow; fetch it again."
+            f"{content.where} is {'cut off' if available < promised else 'too long'}: its header promises {promised} "
+            f"bytes of data and {available} follow; fetch it again."
         )
     return torch.from_numpy(np.frombuffer(content.data, np.uint8, offset=header).reshape(shape).copy())
 

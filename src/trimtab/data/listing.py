@@ -71,8 +71,8 @@ def _entry(name: str, root: Path) -> Entry:
         return Entry(name, DATASETS[name], "built in", (), 0, fetchable=False)
     paths = tuple(path for path in (*fullest(name, root), *begun(name, root)) if path.is_file())
     state: State = "present" if whole(name, root) else "incomplete" if paths else "absent"
-    found = (problem_of(name, path) for path in fullest(name, root) if path.is_file())
-    problems = tuple(problem for problem in found if problem is not None)
+    checks = (problem_of(name, path) for path in fullest(name, root) if path.is_file())
+    problems = tuple(problem for problem in checks if problem is not None)
     size = sum(path.stat().st_size for path in paths)
     return Entry(name, DATASETS[name], "damaged" if problems else state, paths, size, True, problems)
 

@@ -23,8 +23,8 @@ def unfinished(path: Path) -> Path:
 
 def fetch_command(name: str, root: Path | None) -> str:
     """What to type to have a data set fetched to where it was looked for."""
-    told = [] if root is None or root == data_root(None) else ["--data-root", str(root)]
-    return shlex.join(["trimtab", "data", "fetch", name, *told])
+    options = [] if root is None or root == data_root(None) else ["--data-root", str(root)]
+    return shlex.join(["trimtab", "data", "fetch", name, *options])
 
 
 def missing(name: str, root: Path, places: Sequence[Path], files: Sequence[str], source: str) -> DataError:

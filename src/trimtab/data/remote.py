@@ -40,8 +40,8 @@ def ask(url: str, timeout: float, done: int = 0, validator: str = "") -> HTTPRes
         error.close()
         if error.code == UNSATISFIABLE and done:
             return ask(url, timeout)
-        told = "a redirection that leads nowhere" if error.code in REDIRECTIONS else error.reason
-        raise RemoteError(f"{error.code} {told}") from error
+        reason = "a redirection that leads nowhere" if error.code in REDIRECTIONS else error.reason
+        raise RemoteError(f"{error.code} {reason}") from error
 
 
 def first_byte(response: HTTPResponse, size: int) -> int:
@@ -86,8 +86,8 @@ def _failures(timeout: float) -> Iterator[None]:
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, TimeoutError):
             raise RemoteError(f"nothing came for {timeout:g} s") from error
-        told = cause.strerror if isinstance(cause, OSError) else None
-        raise RemoteError(told or " ".join(str(cause).split()) or type(cause).__name__) from error
+        reason = cause.strerror if isinstance(cause, OSError) else None
+        raise RemoteError(reason or " ".join(str(cause).split()) or type(cause).__name__) from error
 
 
 class _Redirections(HTTPRedirectHandler):

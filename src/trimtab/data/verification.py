@@ -52,11 +52,11 @@ def verify_files(name: str, root: Path | None = None) -> list[Verified]:
         return []
     if all(_of_another(name, path) for path in files):
         return []  # MNIST and Fashion-MNIST have the same names, and may both lie in the root itself
-    found = [_verified(name, path) for path in files]
-    states = {each.state for each in found}
+    verified = [_verified(name, path) for path in files]
+    states = {each.state for each in verified}
     if "unknown" in states and not states & {"damaged", "missing"}:
-        found = _counted(name, root, found)
-    return found + [Verified("missing", f"{path} is an unfinished download") for path in parts]
+        verified = _counted(name, root, verified)
+    return verified + [Verified("missing", f"{path} is an unfinished download") for path in parts]
 
 
 def _of_another(name: str, path: Path) -> bool:
@@ -92,7 +92,7 @@ def _verified(name: str, path: Path) -> Verified:
     return Verified("unknown", f"{path}: no checksum is known for this form of the file; its format is right")
 
 
-def _counted(name: str, root: Path, found: list[Verified]) -> list[Verified]:
+def _counted(name: str, root: Path, verified: list[Verified]) -> list[Verified]:
     """The same, if files without a known checksum have the official format and number of samples of each class."""
     try:
         with warnings.catch_warnings():
@@ -100,5 +100,5 @@ def _counted(name: str, root: Path, found: list[Verified]) -> list[Verified]:
             load(name, root)
     except DataError as error:
         wrong = Verified("damaged", str(error))  # may be about several files: it is said once
-        return list(dict.fromkeys(each if each.state == "official" else wrong for each in found))
-    return found
+        return list(dict.fromkeys(each if each.state == "official" else wrong for each in verified))
+    return verified

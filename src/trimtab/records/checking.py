@@ -48,8 +48,8 @@ def shown(value: object) -> str:
 @lru_cache
 def _fields(cls: Any) -> tuple[dict[str, Any], frozenset[str]]:
     hints = get_type_hints(cls)
-    told = {field.name: hints[field.name] for field in fields(cls)}
-    return told, frozenset(f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
+    of_fields = {field.name: hints[field.name] for field in fields(cls)}
+    return of_fields, frozenset(f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
 
 
 def _wanted(name: str, value: Any, hint: Any) -> str:

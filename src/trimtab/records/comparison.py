@@ -180,9 +180,9 @@ def _cell(entry: Any) -> Cell:
     candidates = tuple(_run(Candidate, candidate) for candidate in _listed(entry, "candidates"))
     # JSON has no infinity
     trials = (_infinite(trial) for trial in _listed(entry, "trials"))
-    told = {**entry, "candidates": candidates, "trials": tuple(_run(Trial, trial) for trial in trials)}
-    told.pop("mean", None)
-    return checked(Cell, told)
+    content = {**entry, "candidates": candidates, "trials": tuple(_run(Trial, trial) for trial in trials)}
+    content.pop("mean", None)
+    return checked(Cell, content)
 
 
 def _listed(content: dict[str, Any], name: str) -> list[Any]:

@@ -117,9 +117,9 @@ def _log_label(ticks: Sequence[float]) -> Callable[[float, int], str]:
     return lambda x, _: number(x, 1) if 0.999 <= x < 10.001 else power(x, 1)
 
 
-def count_ticks(axes: Axes, most: int = 6) -> None:
+def count_ticks(axes: Axes, max_ticks: int = 6) -> None:
     """Steps along the x axis: 0, 5k, 10k."""
-    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(max_ticks, steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_count(x)))
 
 

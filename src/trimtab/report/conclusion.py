@@ -115,7 +115,7 @@ def _doubts(contested: Contested, comparison: Comparison) -> list[str]:
         return ["There is one seed: another may give another order."]
     close = {s: leaders(row, metric) for s, row in contested.items() if len(leaders(row, metric)) > 1}
     if len(contested) == 1:
-        names = [listed(map(heading, found)) for found in close.values()]
+        names = [listed(map(heading, leading)) for leading in close.values()]
         return [f"The ranges over the {seeds} seeds of {name} overlap: their order may be chance." for name in names]
     sentences = []
     if close:
@@ -140,21 +140,23 @@ def _distances(contested: Contested, comparison: Comparison) -> list[str]:
     if not alone:
         contested = {(network, size): row for (network, size), row in contested.items() if 0 < size <= SMALL}
     mine = [means(row) for row in contested.values() if SUBJECT in means(row)]
-    found: dict[str, float] = {}
+    distances: dict[str, float] = {}
     parts = []
     for method in methods(comparison):
         both = [row for row in mine if method in row and math.isfinite(row[method]) and math.isfinite(row[SUBJECT])]
         if both and method != SUBJECT:
             only = f" (in {_of(both, contested)})" if len(both) < len(contested) else ""
-            found[method] = fmean(row[SUBJECT] - row[method] for row in both)
-            parts.append(_distance(found[method], method, metric) + only)
+            distances[method] = fmean(row[SUBJECT] - row[method] for row in both)
+            parts.append(_distance(distances[method], method, metric) + only)
     if not parts:
         return []
     if len(parts) > NAMED:
-        better = {method: d if metric == "accuracy" else -d for method, d in found.items()}
+        better = {method: d if metric == "accuracy" else -d for method, d in distances.items()}
         nearest = min(better, key=lambda method: better[method])
         ahead = sum(d > 0 for d in better.values())
-        words = f"better than {ahead} of {len(parts)} others; {_distance(found[nearest], nearest, metric)}, the best of"
+        words = (
+            f"better than {ahead} of {len(parts)} others; {_distance(distances[nearest], nearest, metric)}, the best of"
+        )
         parts = [f"{words} them"]
     if alone:
         return [f"{heading(SUBJECT)} is {listed(parts)}."]
@@ -173,25 +175,25 @@ def _distance(difference: float, method: str, metric: Metric) -> str:
 
 def _reservations(comparison: Comparison) -> list[str]:
     """What a reader of the verdict must know: runs that diverged, methods that cannot train, rates at the edge."""
-    found = []
+    sentences = []
     broken = dict.fromkeys(methods(comparison), 0)
     unable: dict[str, list[Setting]] = {}
     for cell in comparison.cells:
         broken[cell.method] += diverged(cell)
         if cell.why_not is not None:
             unable.setdefault(cell.method, []).append((cell.network, cell.batch_size))
-    told = [f"{counted(count, 'run')} of {heading(method)}" for method, count in broken.items() if count]
-    if told:
-        found.append(f"{listed(told)} diverged.")
+    diverged_runs = [f"{counted(count, 'run')} of {heading(method)}" for method, count in broken.items() if count]
+    if diverged_runs:
+        sentences.append(f"{listed(diverged_runs)} diverged.")
     for method, where in unable.items():
-        found.append(
+        sentences.append(
             f"{heading(method)} cannot train in {counted(len(where), 'setting')}: {_places(where, comparison)}."
         )
     chosen = [cell for cell in comparison.cells if cell.lr is not None and cell.candidates]
     edge = sum(cell.lr_at_edge for cell in chosen)
     if edge:
         verb = "is" if edge == 1 else "are"
-        found.append(
+        sentences.append(
             f"{edge} of {len(chosen)} learning rates {verb} at the edge of those tried: a better one may lie outside."
         )
-    return found
+    return sentences

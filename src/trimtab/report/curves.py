@@ -75,11 +75,11 @@ def line(runs: Sequence[History], quantity: Quantity, metric: Metric) -> Line:
     A mean over the runs that happen to be left would jump where one ends, and flatter a method of which only the good
     runs survive. So the mean ends where the first run ends.
     """
-    found = [points(run, quantity, metric) for run in runs]
-    there = [one for one in found if len(one.steps)]
+    lines = [points(run, quantity, metric) for run in runs]
+    there = [one for one in lines if len(one.steps)]
     broken = tuple(
         Points(one.steps[-1:], one.seconds[-1:], one.values[-1:])
-        for run, one in zip(runs, found, strict=True)
+        for run, one in zip(runs, lines, strict=True)
         if len(one.steps) and run.ended is not None and run.ended.verdict == "diverged"
     )
     start = max((one.steps[0] for one in there), default=0.0)
@@ -98,15 +98,15 @@ def line(runs: Sequence[History], quantity: Quantity, metric: Metric) -> Line:
 
 def points(run: History, quantity: Quantity, metric: Metric) -> Points:
     """What a run has measured on held-out data, or its training loss: finite values only, each step once."""
-    found: dict[int, tuple[float, float | None]] = {}
+    by_step: dict[int, tuple[float, float | None]] = {}
     if quantity == "trained":
-        found = {event.step: (event.seconds, event.loss) for event in run.trained}
+        by_step = {event.step: (event.seconds, event.loss) for event in run.trained}
     else:
         part = run.evaluated[-1].part if run.evaluated else ""
         for event in run.evaluated:
             if event.part == part:
-                found[event.step] = event.seconds, event.accuracy if metric == "accuracy" else event.loss
-    rows = [(step, seconds, np.nan if value is None else value) for step, (seconds, value) in sorted(found.items())]
+                by_step[event.step] = event.seconds, event.accuracy if metric == "accuracy" else event.loss
+    rows = [(step, seconds, np.nan if value is None else value) for step, (seconds, value) in sorted(by_step.items())]
     table = np.array(rows, dtype=float).reshape(-1, 3)
     steps, seconds, values = table[np.isfinite(table).all(axis=1)].T
     every = max(-(-len(steps) // MOST), 1)

@@ -193,11 +193,11 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
     handles = []
     for place, (label, look) in enumerate(looks.items()):
         shift = 0.5 * (place - (len(looks) - 1) / 2) / max(len(looks), 6)
-        found = [cell for cell in cells if heading(cell.method) == label]
-        if found:
+        of_method = [cell for cell in cells if heading(cell.method) == label]
+        if of_method:
             handles.append(line_handle(look, label, look.line))
         for axes, network in zip(panels, networks, strict=True):
-            own = [cell for cell in found if cell.network == network]
+            own = [cell for cell in of_method if cell.network == network]
             _draw_bars(axes, own, [sizes.index(cell.batch_size) + shift for cell in own], look, comparison.metric)
     for axes, network in zip(panels, networks, strict=True):
         axes.set_xticks(range(len(sizes)), [batch(size) for size in sizes])

@@ -27,10 +27,10 @@ def endings(panel: Panel) -> list[str]:
     sentences = []
     for curve in panel.curves:
         for word in dict.fromkeys(map(ending, curve.runs)):
-            found = [run for run in curve.runs if ending(run) == word]
+            ended = [run for run in curve.runs if ending(run) == word]
             if word != "finished":
-                steps = listed(sorted(set(map(last_step, found))))
-                sentences.append(f"{curve.label}: {len(found)} of {len(curve.runs)} {word}, at step {steps}.")
+                steps = listed(sorted(set(map(last_step, ended))))
+                sentences.append(f"{curve.label}: {len(ended)} of {len(curve.runs)} {word}, at step {steps}.")
     return sentences
 
 
@@ -41,5 +41,5 @@ def last_evaluations(curve: Curve) -> list[Evaluated]:
 
 def finals(curve: Curve, metric: Metric) -> list[float]:
     """What the runs that finished came to."""
-    found = [one.accuracy if metric == "accuracy" else one.loss for one in last_evaluations(curve)]
-    return [value for value in found if value is not None]
+    values = [one.accuracy if metric == "accuracy" else one.loss for one in last_evaluations(curve)]
+    return [value for value in values if value is not None]

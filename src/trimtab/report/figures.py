@@ -57,17 +57,17 @@ class NamedFigure:
 def figures(material: Material) -> list[NamedFigure]:
     """All figures: overviews, curves against steps and time, what was measured along the way, what was tuned."""
     seen: Counter[str] = Counter()
-    found = []
+    named = []
     for figure in (figure for subject in material.subjects for figure in _of(subject)):
         seen[figure.name] += 1
         # Names of networks may differ only in letters that a file's name cannot have.
         number = f"-{seen[figure.name]}" if seen[figure.name] > 1 else ""
-        found.append(replace(figure, name=figure.name + number))
-    return found
+        named.append(replace(figure, name=figure.name + number))
+    return named
 
 
 def _of(subject: Subject) -> list[NamedFigure]:
-    found = _overviews(subject)
+    drawn = _overviews(subject)
     compared = [(cell.method, heading(cell.method)) for panel in subject.panels for cell in panel.cells]
     looks = styles([*compared, *((curve.method, curve.label) for _, curve in subject.curves)])
     for panel in subject.panels:
@@ -78,18 +78,18 @@ def _of(subject: Subject) -> list[NamedFigure]:
                 alt = f"{what} of {of} against training {against}: {panel.title}."
                 draw = partial(draw_curves, panel, looks, against)
                 name = f"{subject.name}curves-{panel.name}-{against}"
-                found.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
+                drawn.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
         for one in probe_figures(panel, looks):
             name, alt = f"{subject.name}{one.name}", f"{one.caption.strip()} {panel.title}."
             figure = NamedFigure(name, "probes", alt, one.draw, subject, panel)
-            found.append(replace(figure, values=one.values, finding=one.finding))
+            drawn.append(replace(figure, values=one.values, finding=one.finding))
     for panel in subject.panels:
         if any(len(cell.candidates) > 1 for cell in panel.cells):
             of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)
             alt = f"Validation {panel.metric} of {of} against learning rate: {panel.title}."
             draw = partial(draw_tuning, panel, looks)
-            found.append(NamedFigure(f"{subject.name}tuning-{panel.name}", "tuning", alt, draw, subject, panel))
-    return found
+            drawn.append(NamedFigure(f"{subject.name}tuning-{panel.name}", "tuning", alt, draw, subject, panel))
+    return drawn
 
 
 def _overviews(subject: Subject) -> list[NamedFigure]:
@@ -97,15 +97,17 @@ def _overviews(subject: Subject) -> list[NamedFigure]:
     if comparison is None or len({cell.batch_size for cell in comparison.cells if cell.trials}) < 2:
         return []
     networks = list(dict.fromkeys(cell.network for cell in comparison.cells))
-    found = []
+    overviews = []
     for group in ([networks] if len(networks) > 1 else []) + [[network] for network in networks]:
         whole = group == networks
         note = _note(comparison) if len(group) > 1 else ""  # the page says it elsewhere
         alt = f"Test {comparison.metric} against batch size: {listed(map(title, group))}."
         name = f"{subject.name}overview" + ("" if whole else f"-{slug(group[0])}")
         draw = partial(draw_overview, comparison, group, note)
-        found.append(NamedFigure(name, "overview", alt, draw, subject, network=group[0] if len(group) == 1 else None))
-    return found
+        overviews.append(
+            NamedFigure(name, "overview", alt, draw, subject, network=group[0] if len(group) == 1 else None)
+        )
+    return overviews
 
 
 def check_kinds(kinds: Iterable[str]) -> None:

@@ -22,8 +22,8 @@ def text(content: object) -> Markup:
 
 def element(name: str, *content: object, **attributes: str) -> Markup:
     """An element. Attributes that are Python's words have an underscore behind them."""
-    told = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
-    return Markup(f"<{name}{told}>{''.join(map(text, content))}</{name}>")
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{written}>{''.join(map(text, content))}</{name}>")
 
 
 def table(
@@ -51,10 +51,10 @@ def table(
     for row in rows:
         cells = []
         for place, (name, cell) in enumerate(zip(head, row, strict=True)):
-            told = {"scope": "row"} if place < headers else {}
+            options = {"scope": "row"} if place < headers else {}
             if stack and place:
-                told["data_label"] = str(name)
-            cells.append(element("th" if place < headers else "td", cell, **told))
+                options["data_label"] = str(name)
+            cells.append(element("th" if place < headers else "td", cell, **options))
         lines.append(element("tr", *cells))
     names = [element("th", cell, scope="col", class_="name") for cell in head[:headers]]
     columns = element("thead", element("tr", *names, *(element("th", cell, scope="col") for cell in head[headers:])))
@@ -71,10 +71,10 @@ def folded(summary: str, content: object) -> Markup:
 
 def paragraphs(sentences: Iterable[object]) -> Markup:
     """A list of sentences; a single one is a paragraph."""
-    found = list(sentences)
-    if len(found) == 1:
-        return element("p", found[0])
-    return element("ul", *(element("li", one) for one in found))
+    texts = list(sentences)
+    if len(texts) == 1:
+        return element("p", texts[0])
+    return element("ul", *(element("li", one) for one in texts))
 
 
 def document(title: str, body: Iterable[object]) -> str:

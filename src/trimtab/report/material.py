@@ -50,8 +50,8 @@ class Panel:
     @property
     def part(self) -> str:
         """On which data the runs were evaluated."""
-        found = {run.evaluated[-1].part for curve in self.curves for run in curve.runs if run.evaluated}
-        return " or ".join(sorted(found)) or "test"
+        parts = {run.evaluated[-1].part for curve in self.curves for run in curve.runs if run.evaluated}
+        return " or ".join(sorted(parts)) or "test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,20 @@ def _sentence(text: str) -> str:
 
 def _read(folders: Sequence[Path], what: str, problems: list[str]) -> list[History]:
     """The histories that can be read; of the others one sentence tells."""
-    found, failed = [], []
+    histories, failed = [], []
     for folder in folders:
         try:
             history = History.read(folder)
             if not all(name in history.started.settings for name in (*PANEL, "method")):
                 raise ValueError(f"{folder} does not say which data, network, method and batch size it is about.")
-            found.append(history)
+            histories.append(history)
         except (ValueError, TypeError) as error:
             failed.append(_sentence(str(error)))
     if len(failed) == 1:
         problems.append(failed[0])
     elif failed:
         problems.append(f"{len(failed)} of {len(folders)} {what} cannot be read, the first because: {failed[0]}")
-    return found
+    return histories
 
 
 def _compared(folder: Path, comparison: Comparison, problems: list[str]) -> tuple[Panel, ...]:
@@ -165,9 +165,9 @@ def _under_way(folder: Path, done: Sequence[str]) -> list[History]:
 
 
 def _is_of(run: History, cell: Cell) -> bool:
-    told = run.started.settings
+    settings = run.started.settings
     wanted = {"network": cell.network, "batch_size": cell.batch_size, "method": cell.method, "lr": cell.lr}
-    return all(told.get(name) == value for name, value in wanted.items())
+    return all(settings.get(name) == value for name, value in wanted.items())
 
 
 def _loose(histories: Sequence[History]) -> tuple[Panel, ...]:

@@ -83,9 +83,9 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
         ("Hardware and versions", [sections.hardware(subject)]),
         ("Notes", [paragraphs(sections.notes(subject))]),
     ]
-    found = [element("section", element(f"h{level + 1}", name), *content) for name, content in parts]
+    body = [element("section", element(f"h{level + 1}", name), *content) for name, content in parts]
     heading = element(f"h{level}", _name(subject) if level > 1 else sections.title(subject), id=f"part-{number}")
-    return [heading, *found]
+    return [heading, *body]
 
 
 def _contents(material: Material) -> Markup:

@@ -133,23 +133,25 @@ def candidates(cells: Sequence[Cell], comparison: Comparison) -> Markup:
 
 def settings(subject: Subject) -> list[object]:
     """Settings: those that all runs share, then those in which they differ; what is left at its default is folded."""
-    found = runs(subject)
-    if not found:
+    all_runs = runs(subject)
+    if not all_runs:
         return [element("p", "No run at a chosen learning rate has been recorded yet.")]
-    told: list[Mapping[str, Any]] = [run.started.settings for run in found]
-    apart = [name for name in differing(told) if name not in IMMATERIAL]
-    shared = {name: setting(value) for name, value in told[0].items() if name not in apart and value is not None}
+    settings_of_runs: list[Mapping[str, Any]] = [run.started.settings for run in all_runs]
+    apart = [name for name in differing(settings_of_runs) if name not in IMMATERIAL]
+    shared = {
+        name: setting(value) for name, value in settings_of_runs[0].items() if name not in apart and value is not None
+    }
     for name in IMMATERIAL:
-        values = sorted({setting(one[name]) for one in told if one.get(name) is not None}, key=_natural)
+        values = sorted({setting(one[name]) for one in settings_of_runs if one.get(name) is not None}, key=_natural)
         if values:
             shared[name] = listed(values)
-    usual = [name for name in shared if name not in ESSENTIAL and all(name in run.started.defaults for run in found)]
+    usual = [name for name in shared if name not in ESSENTIAL and all(name in run.started.defaults for run in all_runs)]
     lines = [(name.replace("_", " "), value) for name, value in shared.items() if name not in usual]
     tables = [table(["setting", "value"], lines, "settings of all runs", words=True, caption="Of all runs")]
     named = [name for name in (*PANEL, "method") if name in apart]
     apart = [*named, *(name for name in apart if name not in named)]
     if len(apart) > len(named):
-        single = dict.fromkeys(tuple(setting(one.get(name)) for name in apart) for one in told)
+        single = dict.fromkeys(tuple(setting(one.get(name)) for name in apart) for one in settings_of_runs)
         head = [name.replace("_", " ") for name in apart]
         caption = "Of single runs"
         tables.append(table(head, list(single), caption, headers=len(named), words=True, caption=caption))
@@ -175,32 +177,34 @@ def hardware(subject: Subject) -> Markup:
     if comparison:
         lines.append(("runs at a time", comparison.side_by_side))
     versions: dict[str, dict[str, None]] = {}
-    for told in [comparison.versions] if comparison else [run.started.versions for run in runs(subject)]:
-        for name, version in told.items():
+    for of_one in [comparison.versions] if comparison else [run.started.versions for run in runs(subject)]:
+        for name, version in of_one.items():
             versions.setdefault(name, {})[version] = None
-    lines += [(name, listed(found)) for name, found in versions.items()]
+    lines += [(name, listed(several)) for name, several in versions.items()]
     sizes = [run.started.parameters for run in runs(subject)]
     if sizes:
-        least, most = min(sizes), max(sizes)
-        lines.append(("parameters of the networks", f"{least:,}" if least == most else f"{least:,} to {most:,}"))
+        smallest, largest = min(sizes), max(sizes)
+        lines.append(
+            ("parameters of the networks", f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}")
+        )
     return table(["what", "which"], lines, "hardware and versions", words=True)
 
 
 def notes(subject: Subject) -> list[str]:
     """What did not go as planned."""
-    found = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in endings(panel)]
+    sentences = [f"{panel.title}: {sentence}" for panel in subject.panels for sentence in endings(panel)]
     if subject.comparison is not None:
         train, validation, test = subject.comparison.parts
-        found.insert(0, f"Data: {train} samples to train on, {validation} for validation, {test} for the test.")
-        found += [
+        sentences.insert(0, f"Data: {train} samples to train on, {validation} for validation, {test} for the test.")
+        sentences += [
             f"{heading(c.method)} cannot train {c.network} at batch size {batch(c.batch_size)}: {c.why_not}"
             for c in subject.comparison.cells
             if c.why_not
         ]
-        found += subject.comparison.notes
+        sentences += subject.comparison.notes
         if not subject.comparison.finished:
-            found.append("The comparison is not finished; the same command goes on with it.")
-    return found or ["All runs finished."]
+            sentences.append("The comparison is not finished; the same command goes on with it.")
+    return sentences or ["All runs finished."]
 
 
 def probe_values(values: Callable[[], Table]) -> Markup:
@@ -232,7 +236,7 @@ def _natural(word: str) -> tuple[int, str]:
 
 
 def _broken_lines(lines: Sequence[str]) -> list[object]:
-    found: list[object] = []
+    content: list[object] = []
     for line in lines:
-        found += [line, Markup("<br>")]
-    return found[:-1]
+        content += [line, Markup("<br>")]
+    return content[:-1]

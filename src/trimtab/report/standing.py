@@ -12,10 +12,10 @@ Row = dict[str, Cell]
 
 def rows(comparison: Comparison) -> dict[Setting, Row]:
     """The cells by setting and method, in their order."""
-    found: dict[Setting, Row] = {}
+    table: dict[Setting, Row] = {}
     for cell in comparison.cells:
-        found.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
-    return found
+        table.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
+    return table
 
 
 def methods(comparison: Comparison) -> list[str]:
@@ -60,8 +60,8 @@ def diverged(cell: Cell) -> int:
 
 def reasons(comparison: Comparison) -> dict[str, list[Cell]]:
     """Why methods cannot train, each reason once, with the cells it holds for."""
-    found: dict[str, list[Cell]] = {}
+    by_reason: dict[str, list[Cell]] = {}
     for cell in comparison.cells:
         if cell.why_not:
-            found.setdefault(cell.why_not, []).append(cell)
-    return found
+            by_reason.setdefault(cell.why_not, []).append(cell)
+    return by_reason

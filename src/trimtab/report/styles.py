@@ -94,17 +94,17 @@ def styles(lines: Iterable[tuple[str, str]]) -> dict[str, Style]:
     The first line of a well-known method gets that method's own style. The others get what is left, then all colours
     once more, each with another marker, which is empty, and other dashes: eighteen lines can be told apart.
     """
-    found: dict[str, Style] = {}
+    chosen: dict[str, Style] = {}
     waiting = []
     for method, label in dict.fromkeys(lines):
-        if method in FIXED and FIXED[method] not in found.values():
-            found[label] = FIXED[method]
+        if method in FIXED and FIXED[method] not in chosen.values():
+            chosen[label] = FIXED[method]
         else:
             waiting.append(label)
     everything = [*FREE, *FIXED.values()]
-    left = [style for style in everything if style not in found.values()]
+    left = [style for style in everything if style not in chosen.values()]
     again = [
         replace(style, marker=other.marker, line=other.line, hollow=True)
         for style, other in zip(everything, everything[5:] + everything[:5], strict=True)
     ]
-    return found | dict(zip(waiting, cycle(left + again), strict=False))
+    return chosen | dict(zip(waiting, cycle(left + again), strict=False))

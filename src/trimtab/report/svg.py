@@ -38,8 +38,8 @@ def inline(drawn: bytes, prefix: str, alt: str) -> str:
 
 
 def _reference(value: str) -> str | None:
-    found = _REFERENCE.search(value)
-    return found[1] if found else value[1:] if value.startswith("#") else None
+    match = _REFERENCE.search(value)
+    return match[1] if match else value[1:] if value.startswith("#") else None
 
 
 def _attribute(name: str, value: str, prefix: str) -> str:

@@ -178,6 +178,6 @@ def rates(comparison: Comparison) -> str:
     if len(tried) == 1:
         (rates,) = tried
         return f"Learning rates {listed(map(typed, rates))} tried on validation data"
-    least, most = min(map(len, tried)), max(map(len, tried))
-    several = f"{least}" if least == most else f"{least} to {most}"
+    smallest, largest = min(map(len, tried)), max(map(len, tried))
+    several = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
     return f"{several} learning rates per method tried on validation data"

@@ -24,10 +24,10 @@ def verdict(subject: Subject, findings: Sequence[str]) -> list[object]:
         reservations = [line.removeprefix(ITEM) for line in rest]
     else:
         lead, reservations = _of_runs(subject)
-    found: list[object] = [element("p", lead, class_="verdict")]
-    found += _list("ProbeSeries along the way, one run of each:", findings)
-    found += _list("Reservations:", reservations)
-    return found
+    content: list[object] = [element("p", lead, class_="verdict")]
+    content += _list("Measured along the way, one run of each:", findings)
+    content += _list("Reservations:", reservations)
+    return content
 
 
 def _list(title: str, sentences: Sequence[str]) -> list[Markup]:
@@ -59,18 +59,18 @@ def _best(panel: Panel) -> str:
     means = {label: fmean(values) for label, values in ended.items()}
     order = sorted(means, key=lambda label: means[label], reverse=panel.metric == "accuracy")
     unit = " %" if panel.metric == "accuracy" else ""
-    told = {label: f"{shown(means[label], panel.metric)}{unit}" for label in order}
+    final = {label: f"{shown(means[label], panel.metric)}{unit}" for label in order}
     what = f"{'mean ' if any(len(values) > 1 for values in ended.values()) else ''}{panel.part} {panel.metric}"
-    best = [label for label in order if told[label] == told[order[0]] and math.isfinite(means[label])]
+    best = [label for label in order if final[label] == final[order[0]] and math.isfinite(means[label])]
     if len(order) == 1:
         steps = max(last_step(run) for curve in panel.curves for run in curve.runs)
-        return f"{order[0]} ends with a {what} of {told[order[0]]}, after {counted(steps, 'step')}."
+        return f"{order[0]} ends with a {what} of {final[order[0]]}, after {counted(steps, 'step')}."
     if not best:
         return ""
     others = [label for label in order if label not in best]
-    rest = ", ".join(f"{label} {told[label]}" for label in others)
+    rest = ", ".join(f"{label} {final[label]}" for label in others)
     if len(others) > NAMED:
-        rest = f"the {len(others)} others from {told[others[-1]]} to {told[others[0]]}"
+        rest = f"the {len(others)} others from {final[others[-1]]} to {final[others[0]]}"
     superlative = "highest" if panel.metric == "accuracy" else "lowest"
     verb = "has" if len(best) == 1 else "share"
-    return f"{listed(best)} {verb} the {superlative} {what} at the end, {told[best[0]]}{f'; {rest}' if rest else ''}."
+    return f"{listed(best)} {verb} the {superlative} {what} at the end, {final[best[0]]}{f'; {rest}' if rest else ''}."

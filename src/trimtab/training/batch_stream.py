@@ -17,7 +17,7 @@ class BatchStream:
     """
 
     def __init__(self, batches: Batches, generator: torch.Generator, memory_format: torch.memory_format) -> None:
-        """Stand before the first step.
+        """ComparisonProgress before the first step.
 
         Args:
             batches: The training data, which draw from this generator.

@@ -15,7 +15,7 @@ class Clock:
     """
 
     def __init__(self, wait: Callable[[], None]) -> None:
-        """Stand at 0.
+        """ComparisonProgress at 0.
 
         Args:
             wait: Waits until the device has done its work.
@@ -30,7 +30,7 @@ class Clock:
             self._started = time.monotonic()
 
     def stop(self) -> None:
-        """Stand, if it runs, when all that was asked for is done."""
+        """ComparisonProgress, if it runs, when all that was asked for is done."""
         if self._started is not None:
             self._wait()
             self.seconds += time.monotonic() - self._started

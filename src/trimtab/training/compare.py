@@ -30,7 +30,7 @@ from trimtab.training import folder as folders
 from trimtab.training.estimate import Estimate, in_a_comparison
 from trimtab.training.grid import Grid, PlannedRun, Setup, setups
 from trimtab.training.launch import check_first_step, cost_of, versions
-from trimtab.training.methods import foreign, left_out
+from trimtab.training.methods import left_out_notes, unused_by
 from trimtab.training.run import hardware
 from trimtab.training.session import Session
 from trimtab.training.settings import resolved
@@ -39,7 +39,7 @@ from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class ComparisonProgress:
     """How far a comparison is: steps done and to be done, and what is being done."""
 
     done: int
@@ -61,7 +61,7 @@ class Comparing:
         jobs: int | None = None,
         threads: int = 1,
         force: bool = False,
-        show: Callable[[Stand], None] | None = None,
+        show: Callable[[ComparisonProgress], None] | None = None,
     ) -> None:
         """Read the data and lay out the runs; nothing is written yet.
 
@@ -97,7 +97,7 @@ class Comparing:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which settings are left out for which methods."""
-        return left_out(foreign(self._grid.shared, self._grid.methods))
+        return left_out_notes(unused_by(self._grid.shared, self._grid.methods))
 
     def run(self, conclude: Callable[[Comparison], str]) -> Comparison:
         """Do what is left to do.
@@ -210,7 +210,7 @@ class Comparing:
     def _advance(self, task: Task, step: int) -> None:
         self._steps[task.run.name] = step
         if self._show is not None:
-            self._show(Stand(sum(self._steps.values()), self._total, self._doing))
+            self._show(ComparisonProgress(sum(self._steps.values()), self._total, self._doing))
 
     def _so_far(self) -> Comparison:
         return Comparison(
@@ -231,8 +231,12 @@ class Comparing:
         """With the machines and versions of the runs, which may have been done elsewhere and earlier."""
         names = [trial.run for cell in comparison.cells for trial in cell.trials]
         starts = [History.read(self._out / RUNS / name).started for name in names]
-        found = {key: ", ".join(dict.fromkeys(start.versions[key] for start in starts)) for key in comparison.versions}
-        return replace(comparison, machine="; ".join(dict.fromkeys(start.machine for start in starts)), versions=found)
+        versions = {
+            key: ", ".join(dict.fromkeys(start.versions[key] for start in starts)) for key in comparison.versions
+        }
+        return replace(
+            comparison, machine="; ".join(dict.fromkeys(start.machine for start in starts)), versions=versions
+        )
 
     def _keep(self, comparison: Comparison) -> Comparison:
         comparison.write(self._out)
@@ -290,8 +294,8 @@ def side_by_side(device: torch.device, threads: int = 1) -> int:
     times as long.
     """
     cores = usable_cores() // threads
-    most = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
-    return max(most, 1)
+    runs = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
+    return max(runs, 1)
 
 
 def _nothing_trains(why: str | None) -> ValueError:

@@ -71,7 +71,7 @@ def _check_depth(content: str, path: Path) -> None:
 
 
 def _settings(root: yaml.MappingNode, path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for key, value in root.value:
         line = key.start_mark.line + 1
@@ -83,12 +83,12 @@ def _settings(root: yaml.MappingNode, path: Path) -> dict[str, Any]:
             content = yaml.constructor.SafeConstructor().construct_document(value)
         except ValueError as error:  # a date that there is not, a number of thousands of digits
             raise ValueError(f"{where}: {key.value}: {str(error).split(';')[0]}") from error
-        told = from_mapping({key.value: content}, where=where)
-        for name in told.keys() & lines.keys():
+        setting = from_mapping({key.value: content}, where=where)
+        for name in setting.keys() & lines.keys():
             raise ValueError(f"{where}: {name} is set in line {lines[name]} already; leave one of them out")
-        found |= told
-        lines |= dict.fromkeys(told, line)
-    return found
+        settings |= setting
+        lines |= dict.fromkeys(setting, line)
+    return settings
 
 
 def _read_plainly(value: yaml.Node) -> None:

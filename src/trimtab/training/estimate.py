@@ -19,14 +19,14 @@ from trimtab.training.probe_factories import make_monitor
 from trimtab.training.session import Session
 from trimtab.training.stepping.steppers import WARM_UP_STEPS
 
-AT_ONCE, MOST, LONG = 3, 48, 0.5
+STEPS_AT_ONCE, MAX_STEPS, MAX_SECONDS = 3, 48, 0.5
 """Steps that are timed: some at once, since a GPU is not to be waited for after each; as many of these as fit into so
 many seconds, and at most so many steps."""
-EVALUATED = 3
+EVALUATED_BATCHES = 3
 """Batches of held-out data that are timed."""
-PROCESS = 5.0
+PROCESS_START_SECONDS = 5.0
 """Seconds until a process that trains has imported torch."""
-RECORD = 250
+RECORD_BYTES = 250
 """Bytes of a record of a training loss or an evaluation."""
 
 
@@ -107,14 +107,14 @@ def cost(session: Session) -> Cost:
     start = monotonic() - started
     started = monotonic()
     taken = 0
-    while taken == 0 or (taken < MOST and monotonic() - started < LONG):
-        _advance(session, AT_ONCE)
-        taken += AT_ONCE
+    while taken == 0 or (taken < MAX_STEPS and monotonic() - started < MAX_SECONDS):
+        _advance(session, STEPS_AT_ONCE)
+        taken += STEPS_AT_ONCE
     step = (monotonic() - started) / taken
     session.evaluate(1)  # what the first one takes longer is not what all take
     started = monotonic()
-    session.evaluate(EVALUATED)
-    evaluation = (monotonic() - started) * max(len(session.evaluate.batches) / EVALUATED, 1.0)
+    session.evaluate(EVALUATED_BATCHES)
+    evaluation = (monotonic() - started) * max(len(session.evaluate.batches) / EVALUATED_BATCHES, 1.0)
     settings, per_epoch = session.settings, session.steps_per_epoch
     evaluations = sum(evaluation_is_due(n + 1, session.total, settings, per_epoch) for n in steps)
     due = settings.probe_at or range(0, session.total, settings.probe_every)
@@ -131,7 +131,7 @@ def cost(session: Session) -> Cost:
         memory=_peak(session.device),
         on_gpu=session.device.type == "cuda",
         checkpoint=_size(session),
-        records=RECORD * (logged + evaluations) + bytes_measured * measurements,
+        records=RECORD_BYTES * (logged + evaluations) + bytes_measured * measurements,
     )
 
 
@@ -157,7 +157,8 @@ def in_a_comparison(costs: Iterable[tuple[Cost, int]], jobs: int) -> Estimate:
     return Estimate(
         runs=runs,
         steps=sum(one.steps * count for one, count in several),
-        seconds=sum(one.seconds * count for one, count in several) / at_a_time + (PROCESS if several else 0.0),
+        seconds=sum(one.seconds * count for one, count in several) / at_a_time
+        + (PROCESS_START_SECONDS if several else 0.0),
         memory=at_a_time * max((one.memory for one, _ in several), default=0),
         disk=at_a_time * 2 * max((one.checkpoint for one, _ in several), default=0)
         + sum(one.records * count for one, count in several),
@@ -184,10 +185,10 @@ def _measure(session: Session) -> tuple[float, int]:
     for due in (step, step + 1) if successive else (step,):  # some look at two steps that follow each other
         batch = session.next_batch()
         started = monotonic()
-        found = probes.measure(due, session.model, session.loss_fn, batch)
+        events = probes.measure(due, session.model, session.loss_fn, batch)
         session.wait()
         seconds += monotonic() - started
-        size += sum(len(encoded(event)) for event, _ in found)
+        size += sum(len(encoded(event)) for event, _ in events)
         session.advance(batch)
     return seconds, size
 

@@ -17,8 +17,8 @@ class OtherSettings(ValueError):  # noqa: N818
 
 def lengthened(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """With the length that is given, if one is: steps and epochs are two ways to say one thing."""
-    told = {name: given[name] for name in LENGTH if given.get(name) is not None}
-    return replace(settings, epochs=told.get("epochs"), steps=told.get("steps")) if told else settings
+    length = {name: given[name] for name in LENGTH if given.get(name) is not None}
+    return replace(settings, epochs=length.get("epochs"), steps=length.get("steps")) if length else settings
 
 
 def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, where: str) -> dict[str, Any]:

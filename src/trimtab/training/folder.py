@@ -119,9 +119,9 @@ def check_unended(folder: Path) -> None:
 
 def write_settings(folder: Path, settings: Settings) -> None:
     """Put the settings of a run into its folder, in the place of others."""
-    told = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
+    content = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
     with whole_file(folder / SETTINGS) as file:
-        file.write(yaml.safe_dump(told, sort_keys=False).encode())
+        file.write(yaml.safe_dump(content, sort_keys=False).encode())
 
 
 def holds(folder: Path, settings: Settings) -> bool:
@@ -162,11 +162,11 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
 
 def _whole_settings(path: Path) -> Settings:
     """The settings of a run as they were written: all of them, with nothing left to recipes."""
-    told = read_settings(path)
-    settings = Settings(**told)
+    content = read_settings(path)
+    settings = Settings(**content)
     whole = resolve(settings)
     missing = [
-        f.name for f in fields(settings) if f.name not in told or getattr(settings, f.name) != getattr(whole, f.name)
+        f.name for f in fields(settings) if f.name not in content or getattr(settings, f.name) != getattr(whole, f.name)
     ]
     if missing:
         named, more = ", ".join(missing[:NAMED]), len(missing) - NAMED

@@ -11,7 +11,7 @@ from typing import Any
 from trimtab.data import Dataset
 from trimtab.networks import places
 from trimtab.records import RENAMED_SETTINGS
-from trimtab.training.methods import Method, foreign
+from trimtab.training.methods import Method, unused_by
 from trimtab.training.recipes import resolve
 from trimtab.training.settings import Settings, resolved
 
@@ -124,18 +124,18 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
         validation = len(dataset.train) // 10 if grid.chooses else 0
     if grid.chooses and not validation:
         raise ValueError("a learning rate is chosen on validation data; set aside some with --validation")
-    kept = len(dataset.with_validation(validation)[0])
+    train_samples = len(dataset.with_validation(validation)[0])
     for network in grid.networks:
         places(network)  # refuses those that there are not
     _check_methods(grid.methods)
     Settings(**grid.shared)  # refuses what no method can have
-    without = foreign(grid.shared, grid.methods)
+    without = unused_by(grid.shared, grid.methods)
     result = []
     for network, size, method in product(grid.networks, grid.batch_sizes or (None,), grid.methods):
         shared = {name: value for name, value in grid.shared.items() if method not in without.get(name, ())}
-        told = {} if size is None or size not in grid.epochs else {"epochs": grid.epochs[size]}
+        length = {} if size is None or size not in grid.epochs else {"epochs": grid.epochs[size]}
         given = Settings(
-            **{**shared, **told},
+            **{**shared, **length},
             data=grid.data,
             network=network,
             method=method,
@@ -143,10 +143,10 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
             validation=validation,
         )
         settings = resolve(given)
-        per_epoch = kept // (resolved(settings.batch_size) or kept)
+        per_epoch = train_samples // (resolved(settings.batch_size) or train_samples)
         if not per_epoch:
             raise ValueError(
-                f"a batch of {settings.batch_size} is more than the {kept} samples to train on; take so many or less, "
+                f"a batch of {settings.batch_size} is more than the {train_samples} samples to train on; take so many or less, "
                 "or 0 for all of them"
             )
         steps = settings.steps or resolved(settings.epochs) * per_epoch

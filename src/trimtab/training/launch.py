@@ -115,7 +115,7 @@ def _why(error: ValueError, session: Session) -> str:
     )
 
 
-def rehearse(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:
+def dry_run(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:
     """What `launch` would take, or refuse; nothing is written."""
     if not resume:
         folders.check_free(folder, force=force)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.records import EVENTS, RESULTS, RUNS, Evaluated, checked, shown
-from trimtab.training import checkpoint, restoring
+from trimtab.training import checkpoint, saved_state
 from trimtab.training.network import Interface, network
 from trimtab.training.run import CHECKPOINT
 from trimtab.training.settings import Settings
@@ -105,7 +105,7 @@ def _loaded(path: Path, saved: dict[str, Any], device: torch.device | str) -> Lo
     except (TypeError, AttributeError, ValueError, IndexError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     try:
-        restoring.same_tensors(saved.get("state_dict"), model.state_dict(), "the network")
+        saved_state.same_tensors(saved.get("state_dict"), model.state_dict(), "the network")
     except ValueError as error:
         raise ValueError(f"{path}: what is saved does not fit the network {settings.network}: {error}.") from error
     for name, tensor in saved["state_dict"].items():
@@ -158,10 +158,10 @@ def _path(path: str | Path) -> Path:
 
 
 def _settings(saved: dict[str, Any]) -> Settings:
-    told = restoring.saved_settings(saved)
-    if missing := [name for name in DECIDED if told[name] is None]:
+    settings = saved_state.saved_settings(saved)
+    if missing := [name for name in DECIDED if settings[name] is None]:
         raise ValueError(f"its settings do not say {', '.join(missing)}")
-    return Settings(**told)
+    return Settings(**settings)
 
 
 def _saved(path: Path) -> dict[str, Any]:
@@ -169,19 +169,19 @@ def _saved(path: Path) -> dict[str, Any]:
     file = path / CHECKPOINT if path.is_dir() else path
     if not file.is_file():
         raise ValueError(_nothing(path))
-    told = checkpoint.load(file, torch.device("cpu"))
-    if told.get("format") == FORMAT:
-        return {name: value for name, value in told.items() if name != "schema"}
-    if "session" not in told:
+    content = checkpoint.load(file, torch.device("cpu"))
+    if content.get("format") == FORMAT:
+        return {name: value for name, value in content.items() if name != "schema"}
+    if "session" not in content:
         raise ValueError(f"{file} is neither a checkpoint nor a file that trimtab export wrote.")
     try:
         return {
             "format": FORMAT,
-            "state_dict": told["session"]["model"],
-            "settings": told["settings"],
-            "step": told["session"]["step"],
-            "evaluated": told["evaluations"][-1] if told["evaluations"] else None,
-            **told["interface"],
+            "state_dict": content["session"]["model"],
+            "settings": content["settings"],
+            "step": content["session"]["step"],
+            "evaluated": content["evaluations"][-1] if content["evaluations"] else None,
+            **content["interface"],
         }
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is damaged: it is not what a run saves") from error

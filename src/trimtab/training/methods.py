@@ -51,8 +51,8 @@ class Method:
             raise ValueError(f"{name}: BNP cannot change weights that weight normalization computes; use one of them.")
         return cls(name, norm, bnp=bnp, debias=first == "bnp-debias")
 
-    def heeds(self, setting: str) -> bool:
-        """Whether a setting means something to this method."""
+    def uses(self, setting: str) -> bool:
+        """Whether a setting makes a difference to this method."""
         norm = self.norm.removesuffix("-pre")
         if setting == "group_size":
             return norm in ("gn", "bn4")
@@ -63,22 +63,22 @@ _OF_NORMS = ("gamma", "fixed_gamma", "zeta", "norm_momentum", "norm_eps", "befor
 _OF_BNP = ("rho", "eps1", "eps2", "statistics", "spatial", "no_bias")
 
 
-def foreign(given: Iterable[str], methods: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Of the settings that were given, those that mean nothing to some of the methods, with these methods.
+def unused_by(given: Iterable[str], methods: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The settings, of those given, that some methods do not use, each with these methods.
 
     Raises:
         ValueError: If one means nothing to any of them, or a method is not known.
     """
     parsed = {name: Method.parse(name) for name in methods}
-    found = {setting: tuple(name for name in parsed if not parsed[name].heeds(setting)) for setting in given}
-    for setting, names in found.items():
+    unused = {setting: tuple(name for name in parsed if not parsed[name].uses(setting)) for setting in given}
+    for setting, names in unused.items():
         if len(names) == len(parsed):
             raise ValueError(f"{setting} means nothing to {' or '.join(names)}; leave it out")
-    return {setting: names for setting, names in found.items() if names}
+    return {setting: names for setting, names in unused.items() if names}
 
 
-def left_out(found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What `foreign` found, in sentences."""
+def left_out_notes(unused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What `unused_by` unused, in sentences."""
     return tuple(
-        f"{name} is left out for {', '.join(methods)}: it means nothing there." for name, methods in found.items()
+        f"{name} is left out for {', '.join(methods)}: it means nothing there." for name, methods in unused.items()
     )

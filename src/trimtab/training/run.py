@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
-from trimtab.training import checkpoint, restoring
+from trimtab.training import checkpoint, saved_state
 from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.clock import Clock
 from trimtab.training.extending import OtherSettings, changes
@@ -139,9 +139,9 @@ class Run:
             raise ValueError(f"{error}; {ANEW}") from error
         session = self.session
         try:
-            told = restoring.saved_settings(state)
-            changed = changes(told, session.settings, session.steps_per_epoch, str(self._folder))
-            restoring.check(state, session)
+            saved = saved_state.saved_settings(state)
+            changed = changes(saved, session.settings, session.steps_per_epoch, str(self._folder))
+            saved_state.check(state, session)
             session.restore(state["session"])
         except OtherSettings:
             raise

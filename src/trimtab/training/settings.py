@@ -239,7 +239,7 @@ def resolved(value: T | None) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SettingInfo:
     """A setting as a command line shows it.
 
     Attributes:
@@ -266,12 +266,12 @@ class Described:
         return get_origin(self.hint) is tuple
 
 
-def described() -> list[Described]:
+def setting_infos() -> list[SettingInfo]:
     """All settings, in order."""
     hints = {name: _without_none(hint) for name, hint in get_type_hints(Settings).items()}
     named = {"data": DATASETS, "network": NETWORKS, "method": METHODS, "init": INITS, "probe": (*PROBES, "all")}
     return [
-        Described(
+        SettingInfo(
             f.name,
             f.metadata["group"],
             f.metadata["help"],

@@ -1,4 +1,4 @@
-"""A saved state before it is taken up: whether it is one of this run, field by field."""
+"""Checks a saved state, field by field, before a run goes on from it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +23,8 @@ def saved_settings(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: If there are none.
     """
-    told = _typed(state, "settings", dict, "a dictionary")
-    return asdict(Settings(**from_mapping(told, where="its settings")))
+    saved = _typed(state, "settings", dict, "a dictionary")
+    return asdict(Settings(**from_mapping(saved, where="its settings")))
 
 
 def check(state: Mapping[str, Any], session: Session) -> None:
@@ -107,8 +107,8 @@ def _same_tensor(theirs: Any, ours: Tensor, name: str) -> None:
     if not isinstance(theirs, Tensor):
         raise ValueError(f"{name} is {shown(theirs)}, not a tensor")
     if theirs.shape != ours.shape or theirs.dtype != ours.dtype or theirs.layout != ours.layout:
-        told = [f"{one.dtype} of shape {tuple(one.shape)}" for one in (theirs, ours)]
-        raise ValueError(f"{name} is {told[0]}, not {told[1]}")
+        described = [f"{one.dtype} of shape {tuple(one.shape)}" for one in (theirs, ours)]
+        raise ValueError(f"{name} is {described[0]}, not {described[1]}")
 
 
 def _check_optimizer(theirs: Any, ours: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
@@ -126,17 +126,17 @@ def _check_optimizer(theirs: Any, ours: Mapping[str, Any], optimizer: torch.opti
                 raise ValueError(f"{name} of the optimizer is {shown(group[name])}, not {shown(now[name])}")
         _typed(group, "lr", float, "a learning rate", lambda x: 0 <= x <= 1e30)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, kept in theirs["state"].items():
-        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(kept, Mapping):
+    for number, saved in theirs["state"].items():
+        if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(saved, Mapping):
             raise ValueError(f"the optimizer has a state of {shown(number)}, which is no parameter")
-        for name, value in _kept(kept):
+        for name, value in _entries(saved):
             if name == "step":
                 _same_tensor(value, torch.tensor(0.0), "step of the optimizer")
             else:
                 _same_tensor(value, parameters[number], f"{name} of the optimizer")
 
 
-def _kept(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+def _entries(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in state.items():
         if name not in ("step", "momentum_buffer", "exp_avg", "exp_avg_sq"):
             raise ValueError(f"the optimizer has {shown(name)}, which is not known")

@@ -1,12 +1,12 @@
-"""Settings that a person gave and that would change nothing: refused, since something else was meant."""
+"""Refuses settings that were given and would change nothing: something else must have been meant."""
 
 from collections.abc import Collection
 
-from trimtab.training.methods import foreign
+from trimtab.training.methods import unused_by
 from trimtab.training.settings import Settings
 
 
-def check_heeded(given: Collection[str], settings: Settings) -> None:
+def check_unused_settings(given: Collection[str], settings: Settings) -> None:
     """Refuse settings without effect.
 
     Args:
@@ -17,7 +17,7 @@ def check_heeded(given: Collection[str], settings: Settings) -> None:
     Raises:
         ValueError: If one of those given means nothing beside the others.
     """
-    foreign(given, [settings.method])
+    unused_by(given, [settings.method])
     optimizer, schedule = settings.optimizer, settings.schedule
     for name in ("momentum", "nesterov"):
         if name in given and getattr(settings, name) and optimizer != "sgd":
