@@ -71,7 +71,7 @@ def drawn(figure: NamedFigure) -> Figure:
         return result
 
 
-def test_the_page_says_what_was_record_run(tmp_path: Path) -> None:
+def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     noise = [{"layers": {}, "noise_scale": value, "note": None} for value in (100.0, math.nan, 300.0)]
     record_run(tmp_path, "bn", landscape=[landscape(x) for x in (20.0, 14.0, 10.0)], noise=noise)
     flat = [{"learning_rate": 0.1, "stable_learning_rate": x} for x in (0.05, 0.2, math.inf)]
@@ -92,6 +92,7 @@ def test_the_page_says_what_was_record_run(tmp_path: Path) -> None:
     ):
         assert f"<li>{sentence}</li>" in page, sentence
     assert "A gap is where no finite value was found: BatchNorm at 1 of 3 steps." in page
+    assert ">Measured along the way, one run of each:<" in page
 
 
 def test_findings_name_ties_and_pass_over_what_is_not_finite() -> None:

@@ -146,8 +146,8 @@ def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
         per_epoch = train_samples // (resolved(settings.batch_size) or train_samples)
         if not per_epoch:
             raise ValueError(
-                f"a batch of {settings.batch_size} is more than the {train_samples} samples to train on; take so many or less, "
-                "or 0 for all of them"
+                f"a batch of {settings.batch_size} is more than the {train_samples} samples to train on; take so many "
+                "or less, or 0 for all of them"
             )
         steps = settings.steps or resolved(settings.epochs) * per_epoch
         rates = tuple(sorted(set(grid.lrs))) or around(resolved(settings.lr), grid.rates)
