@@ -19,7 +19,7 @@ SMALL = ["--network", "small-mlp", "--batch-size", "20"]  # 69 steps an epoch
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(estimate, "LONG", 0.0)
+    monkeypatch.setattr(estimate, "MAX_SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
 
 
