@@ -162,7 +162,7 @@ def test_sums() -> None:
     assert both.seconds == pytest.approx(74)
     many = in_a_comparison([(a_cost(), 6), (a_cost(memory=3000), 2), (a_cost(), 0)], jobs=4)
     assert (many.runs, many.steps, many.memory, many.disk) == (8, 800, 12000, 4 * 2 * 50 + 8 * 7)
-    assert many.seconds == pytest.approx(8 * 37 / 4 + estimate.PROCESS)
+    assert many.seconds == pytest.approx(8 * 37 / 4 + estimate.PROCESS_START_SECONDS)
     assert one_after_another([]).seconds == in_a_comparison([], 2).seconds == 0
 
 
