@@ -54,14 +54,20 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
 
     Raises:
         TypeError: If `model` is not a module.
-        ValueError: If it has lazy layers without a shape, or a kind of BatchNorm that does more than normalize.
+        ValueError: If it has lazy layers without a shape, or a BatchNorm that does more than normalize and call its
+            submodules.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"without_batchnorm takes a torch.nn.Module, not {type(model).__name__}.")
     if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         raise ValueError("The model has lazy layers without a shape yet; run a batch through it first.")
+    known: dict[Any, bool] = {}
     for name, module in model.named_modules():
-        if _is_batchnorm(module) and not _is_known(module):
+        if not _is_batchnorm(module):
+            continue
+        if (kind := _description(module)) not in known:
+            known[kind] = _is_known(module)
+        if not known[kind]:
             raise ValueError(
                 f"{name or 'The model'} is a {type(module).__name__}, which is more than BatchNorm; replace it by hand."
             )
@@ -115,6 +121,13 @@ def _rest_of(batchnorm: nn.Module) -> nn.Module:
     rest = nn.Sequential(children)
     rest.training = batchnorm.training  # of itself alone: its submodules have modes of their own
     return rest
+
+
+def _description(batchnorm: nn.Module) -> tuple[Any, ...]:
+    """What is equal for BatchNorm layers that differ in their width and their tensors only."""
+    options = {name: value for name, value in vars(batchnorm).items() if isinstance(value, bool | int | float | str)}
+    options.pop("num_features", None)
+    return type(batchnorm), repr(options), repr(list(batchnorm.named_children()))
 
 
 def _is_known(batchnorm: nn.Module) -> bool:
