@@ -87,6 +87,7 @@ def uncompiled(module: nn.Module) -> nn.Module:
 
 _COMPILER = "torch._dynamo"
 LOOKED_UP.append(_COMPILER)
+_compiler_is_found = importlib.util.find_spec(_COMPILER) is not None
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def not_compiled() -> Iterator[None]:
     Compiled ones have no second derivatives, and do not see hooks that are registered later. As long as nothing has
     imported the compiler nothing is compiled, and importing it takes a second.
     """
-    if _COMPILER not in sys.modules and importlib.util.find_spec(_COMPILER) is not None:
+    if _compiler_is_found and _COMPILER not in sys.modules:
         yield
         return
     with torch.compiler.set_stance("force_eager"):
