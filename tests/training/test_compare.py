@@ -27,9 +27,15 @@ from trimtab.training.workers.task import Outcome, Task, outcome_of, train
 
 CPU = torch.device("cpu")
 GRID = Grid(
-    networks=("small-mlp",), methods=("bn", "bnp"), batch_sizes=(64, 1), epochs={64: 2, 1: 1}, lrs=(0.1, 0.3), seeds=2
+    networks=("small-mlp",),
+    methods=("bn", "bnp"),
+    batch_sizes=(64, 1),
+    epochs={64: 2, 1: 1},
+    lrs=(0.1, 0.3),
+    seeds=2,
+    validation=697,  # 700 samples are left to train on
 )
-SMALL = replace(GRID, methods=("bnp",), batch_sizes=(64,), epochs={64: 1})
+SMALL = replace(GRID, methods=("bnp",), batch_sizes=(64,), epochs={64: 1}, validation=None)
 
 
 def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison:

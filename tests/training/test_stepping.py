@@ -1,6 +1,7 @@
 """Steps taken as a CUDA graph against the same steps taken one operation after another."""
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import TrimtabWarning, cli
+from trimtab._torch import allow_recompilations, has_combo_kernels, replace_cuda_generator_state
 from trimtab.data import Dataset, Split
 from trimtab.networks import build
 from trimtab.records import EVENTS, Probed, Resumed, RunEnded, RunStarted, read_events
@@ -412,6 +414,51 @@ def test_what_shares_kernels_on_a_gpu_does_not_on_a_cpu(monkeypatch: pytest.Monk
     for version, shared in {"2.10.1+cu128": False, "2.11.0+cu130": True, "2.13.0": True}.items():
         monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
         assert ("options" in compiling.compile_options(model)) is shared
+
+
+@pytest.mark.parametrize("name", ["recompile_limit", "cache_size_limit"])  # the second up to torch 2.6
+def test_the_limit_of_recompilations_is_raised_whatever_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(**{name: 8})
+    monkeypatch.setitem(sys.modules, "torch._dynamo", SimpleNamespace(config=config))
+    for count, expected in ((64, 64), (16, 64)):
+        allow_recompilations(count)
+        assert vars(config) == {name: expected}
+
+
+def test_nothing_is_set_where_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace()
+    for compiler in (SimpleNamespace(config=config), None):  # None: it cannot be imported
+        monkeypatch.setitem(sys.modules, "torch._dynamo", compiler)
+        allow_recompilations(64)
+    assert not vars(config)
+
+
+def test_options_that_the_compiler_does_not_have_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.99.0"))
+    for compiler, expected in (
+        (SimpleNamespace(list_options=lambda: ["combo_kernels"]), True),
+        (SimpleNamespace(list_options=lambda: []), False),
+        (SimpleNamespace(), False),
+        (None, False),
+    ):
+        monkeypatch.setitem(sys.modules, "torch._inductor", compiler)
+        assert has_combo_kernels() is expected
+
+
+@pytest.mark.parametrize("has_graphsafe_states", [True, False])
+def test_a_generator_gets_its_state_back(has_graphsafe_states: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a generator of the CPU in the place of a CUDA device's."""
+    ours, state = torch.Generator(), torch.Generator().manual_seed(3).get_state()
+    given: list[Tensor] = []
+    stand_in = SimpleNamespace(graphsafe_set_state=lambda other: given.append(other.get_state()))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", [stand_in if has_graphsafe_states else object()])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: given.append(state))
+    monkeypatch.setattr(
+        torch, "Generator", lambda device: SimpleNamespace(set_state=ours.set_state, graphsafe_get_state=lambda: ours)
+    )
+    replace_cuda_generator_state(state)
+    assert len(given) == 1 and torch.equal(given[0], state)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
             force=options.force,
             command=typed(),
             show=show,
-            say=print_error,
+            notify=print_error,
             checkpoint_seconds=options.checkpoint_seconds,
         )
     if options.json:

@@ -40,7 +40,7 @@ from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 @dataclass(frozen=True, slots=True)
 class ComparisonProgress:
-    """How far a comparison is: steps done and to be done, and what is being done."""
+    """How far a comparison is: steps done, all steps, and what is being done."""
 
     done: int
     total: int
@@ -74,7 +74,7 @@ class Comparing:
             jobs: Runs at a time; None: as many as do not slow each other down.
             threads: Of each run. Results depend on it in the last digits, as they do on the hardware.
             force: Whether to do all runs anew.
-            show: Told how far it is.
+            show: Called with how far it is.
 
         Raises:
             ValueError: If something about the grid, the data or the folder is wrong.
@@ -116,21 +116,21 @@ class Comparing:
             if not self._outcomes and (self._out / RESULTS).exists():
                 self._check_first_steps()  # before the results that are there are lost
             if self._force:
-                self._forget()
+                self._remove_runs()
             with local_pool(self._jobs, self._threads) as pool:
-                self._do("choosing learning rates", self._tuning(), pool)
+                self._train("choosing learning rates", self._tuning(), pool)
                 final = self._final()
                 self._recall(final)
                 self._total = sum(run.steps for run in (*self._tuning(), *final))  # without what cannot train
-                self._do("testing", final, pool)
+                self._train("testing", final, pool)
             comparison = replace(self._so_far(), finished=True)
             if all(cell.why_not for cell in comparison.cells):
                 (self._out / RESULTS).unlink(missing_ok=True)
                 with suppress(OSError):  # there may be runs of another comparison
                     (self._out / RUNS).rmdir()
                 raise _nothing_trains(comparison.cells[0].why_not)
-            comparison = self._where(comparison)
-            return self._keep(replace(comparison, conclusion=conclude(comparison)))
+            comparison = self._with_machines(comparison)
+            return self._write(replace(comparison, conclusion=conclude(comparison)))
 
     def estimate(self) -> tuple[Estimate, dict[str, str]]:
         """What is left to do, from a few steps of each; nothing is written.
@@ -173,7 +173,7 @@ class Comparing:
                 return
         raise _nothing_trains(problems[0])
 
-    def _forget(self) -> None:
+    def _remove_runs(self) -> None:
         """Remove the runs, and nothing else that someone may have put there."""
         for folder in (self._out / RUNS).glob("*/"):
             folders.remove(folder)
@@ -188,17 +188,17 @@ class Comparing:
                 self._outcomes[run.name] = outcome
                 self._steps[run.name] = run.steps
 
-    def _do(self, doing: str, runs: Sequence[PlannedRun], pool: WorkerPool) -> None:
+    def _train(self, doing: str, runs: Sequence[PlannedRun], pool: WorkerPool) -> None:
         """What is left of some runs, the longest first, so that no core waits for another at the end."""
         self._doing = doing
         left = sorted((run for run in runs if run.name not in self._outcomes), key=lambda run: -run.steps)
         if left:
-            self._keep(self._so_far())
+            self._write(self._so_far())
         tasks = [Task(run, self._out / RUNS / run.name, self._command, self._device, self._data_root) for run in left]
         for task, outcome in pool.run(tasks, self._advance):
             self._outcomes[task.run.name] = outcome
             self._advance(task, task.run.steps)
-            self._keep(self._so_far())
+            self._write(self._so_far())
 
     def _tuning(self) -> list[PlannedRun]:
         return [run for setup in self._setups for run in setup.tuning()]
@@ -227,7 +227,7 @@ class Comparing:
             notes=self.notes,
         )
 
-    def _where(self, comparison: Comparison) -> Comparison:
+    def _with_machines(self, comparison: Comparison) -> Comparison:
         """With the machines and versions of the runs, which may have been done elsewhere and earlier."""
         names = [trial.run for cell in comparison.cells for trial in cell.trials]
         starts = [History.read(self._out / RUNS / name).started for name in names]
@@ -238,7 +238,7 @@ class Comparing:
             comparison, machine="; ".join(dict.fromkeys(start.machine for start in starts)), versions=versions
         )
 
-    def _keep(self, comparison: Comparison) -> Comparison:
+    def _write(self, comparison: Comparison) -> Comparison:
         comparison.write(self._out)
         return comparison
 

@@ -1,4 +1,4 @@
-"""A run in its folder: begun or taken up, and trained to its end."""
+"""A run in its folder: begun or resumed, and trained to its end."""
 
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -29,7 +29,7 @@ def launch(
     force: bool = False,
     command: str,
     show: Callable[[Progress], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Ending:
     """Train a session in its folder.
@@ -41,8 +41,8 @@ def launch(
             anew.
         force: Whether to overwrite a run that is there.
         command: What was typed.
-        show: Told from time to time how far it is.
-        say: Told, in a sentence, where going on is something else than was to be expected.
+        show: Called from time to time with how far it is.
+        notify: Called with a sentence where the run goes on in another way than expected.
         checkpoint_seconds: Time between two checkpoints.
 
     Raises:
@@ -60,9 +60,9 @@ def launch(
         if not resume:
             folders.begin(folder, session.settings, force=force)
         with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
-            note = _take_up(run, folder, session) if resume else ""
-            if note and say is not None:
-                say(note)
+            note = _resume(run, folder, session) if resume else ""
+            if note and notify is not None:
+                notify(note)
             if not run.begun:
                 run.begin(command, versions(), asdict(session.settings))
             try:
@@ -77,7 +77,7 @@ def launch(
                 raise CannotTrain(_why(error, session)) from error
 
 
-def _take_up(run: Run, folder: Path, session: Session) -> str:
+def _resume(run: Run, folder: Path, session: Session) -> str:
     """Go on from the checkpoint, if there is one; returns what a person should know of."""
     if not (folder / CHECKPOINT).exists():
         folders.check_unended(folder)
@@ -116,7 +116,7 @@ def _why(error: ValueError, session: Session) -> str:
 
 
 def dry_run(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:
-    """What `launch` would take, or refuse; nothing is written."""
+    """The cost of what `launch` would do, or its refusal; nothing is written."""
     if not resume:
         folders.check_free(folder, force=force)
     elif (folder / CHECKPOINT).exists():

@@ -81,7 +81,7 @@ class Run:
         Args:
             session: What is trained.
             folder: For records and checkpoints.
-            show: Told from time to time how far it is.
+            show: Called from time to time with how far it is.
             checkpoint_seconds: Time between two checkpoints.
         """
         self.session = session
