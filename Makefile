@@ -19,7 +19,7 @@ help:
 	@echo 'make clean     remove .venv and caches'
 
 # The stamp is written last: an interrupted set-up is taken up again.
-$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard src/trimtab/bnp/kernels/native*.[ch])
+$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard src/trimtab/bnp/backends/native*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'trimtab needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...' >&2; exit 1; }
 	@echo 'Setting up .venv (PyTorch is large; this takes a minute or more the first time)'

@@ -13,7 +13,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
-KERNELS = Path("src/trimtab/bnp/kernels")
+KERNELS = Path("src/trimtab/bnp/backends")
 FLAGS = ["-O3", "-std=c11", "-shared", "-fPIC"]
 
 

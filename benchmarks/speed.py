@@ -29,7 +29,7 @@ from speed_cases import (
 )
 from speed_table import CNN, DEPTH_COST, FC, GOALS, HERE, MEMORY, RESNET, TRAINING, WIDTH_COST
 
-from trimtab.bnp import kernels
+from trimtab.bnp import backends
 from trimtab.records import machine
 
 NAMES = {"vanilla": "vanilla", "bn": "BN", "bnp": "BNP", "plain": "plain BNP", "gn": "GN", "bnp+gn": "BNP+GN"}
@@ -58,7 +58,7 @@ class Group:
                 "torch": torch.__version__,
                 "threads": torch.get_num_threads(),
                 "precision": told.precision,
-                "kernels": kernels.describe(device),
+                "kernels": backends.describe(device),
             },
             "ratios": [],
             "steps": [],
@@ -255,7 +255,7 @@ def measure(told: argparse.Namespace, device: str) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         results = before if (before["device"], before["machine"]) == (device, where) else results
     print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, {told.precision}")
-    print(f"kernels: {kernels.describe()}", flush=True)
+    print(f"kernels: {backends.describe()}", flush=True)
     for group_name in told.only:
         print(f"\n{group_name}: {GROUPS[group_name].__doc__}")
         group = Group(told, device)

@@ -9,13 +9,15 @@ names with an underscore are found as the common base of the public ones.
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
+from torch.overrides import TorchFunctionMode
 
 LOOKED_UP: list[str] = []
 """The dotted names that are looked up in torch, in this version there or not."""
@@ -62,6 +64,51 @@ def weight_norm_type() -> type[nn.Module]:
 
 # ---- Modules
 
+CONVOLUTION_METHODS = tuple([name for name in ("forward", "_conv_forward") if hasattr(nn.Conv2d, name)])
+"""The methods of a convolution that lead from its call to the operation."""
+
+
+class _Contents(Mapping[str, Any]):
+    """What a module has by name, as it is whenever that is asked for."""
+
+    def __init__(self, ask: Callable[[], Iterable[tuple[str, Any]]]) -> None:
+        self._ask = ask
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self._ask())[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self._ask()))
+
+    def __len__(self) -> int:
+        return len(dict(self._ask()))
+
+
+def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
+    """A module's own parameters by name, now and later. Asking for the attribute may compute it (parametrizations)."""
+    parameters: Mapping[str, nn.Parameter | None] | None = module.__dict__.get("_parameters")
+    if parameters is None:
+        return _Contents(partial(module.named_parameters, recurse=False, remove_duplicate=False))
+    return parameters
+
+
+def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """A module's own children by name, now and later."""
+    children: Mapping[str, nn.Module | None] | None = module.__dict__.get("_modules")
+    return _Contents(module.named_children) if children is None else children
+
+
+_call_impl: Any = getattr(nn.Module, "_call_impl", nn.Module.__call__)
+
+
+def calls_running(module: nn.Module) -> int:
+    """How many calls of a module run in this thread: those whose frame is on the stack."""
+    count, frame = 0, sys._getframe(1)
+    while frame is not None:
+        count += frame.f_code is _call_impl.__code__ and frame.f_locals.get("self") is module
+        frame = frame.f_back  # type: ignore[assignment]
+    return count
+
 
 def own_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
     """A parameter that is registered under this name in the module itself; None if there is none."""
@@ -104,15 +151,90 @@ def not_compiled() -> Iterator[None]:
         yield
 
 
-# ---- Autograd
+# ---- Autograd: which backward is running, and what it comes to -------------------------------------------------------
+# Names that stand for a function of torch are that function itself: they are called for each layer in each step.
 
-_current_backward = _find("torch._C._current_graph_task_id")
+_graph_task_id: Callable[[], int] | None = _find("torch._C._current_graph_task_id")
+_will_execute: Callable[[Any], bool] | None = _find("torch._C._will_engine_execute_node")
+_keeps_graph: Callable[[], bool] | None = _find("torch._C._autograd._get_current_graph_task_keep_graph")
+
+TELLS_BACKWARDS_APART = _graph_task_id is not None
+"""Whether `current_backward` knows a backward that runs within another one (reentrant checkpointing) from that."""
+ASKS_FOR_NODES = _graph_task_id is not None and _will_execute is not None
+"""Whether `comes_to` knows its answer."""
+
+current_backward: Callable[[], int] = _graph_task_id or (lambda: 0 if in_backward() else -1)
+"""The number of the backward that is running in this thread, −1 outside one; always 0 within if torch does not say."""
+
+comes_to: Callable[[Any], bool] = _will_execute or (lambda node: False)
+"""Whether the backward that is running executes a node of the graph; only to be asked if `ASKS_FOR_NODES`.
+
+It answers no for the node that it began with, if that is a single one.
+"""
+
+keeps_graph: Callable[[], bool] = _keeps_graph or (lambda: True)
+"""Whether the backward that is running keeps its graph for another one; true if torch does not say."""
+
+version_of: Callable[[Tensor], int | None] = attrgetter("_version") if hasattr(Tensor, "_version") else lambda x: None
+"""A number that is another one whenever a tensor was changed in place; None if torch does not say."""
+
+_HAS_BASE = hasattr(Tensor, "_base")
+base_of: Callable[[Tensor], Tensor | None] = attrgetter("_base") if _HAS_BASE else lambda x: None
+"""What a tensor is a view of; None if it is no view, or if torch does not say."""
+
+
+def node_of_view(y: Tensor) -> Any:
+    """The node of what a tensor is a view of, or its own.
+
+    A view that is changed in place later (Linear on three dimensions, then relu_) gets another node, and what it is a
+    view of keeps the old one.
+    """
+    base = base_of(y)
+    if base is not None and base.requires_grad:
+        return base.grad_fn
+    node = y.grad_fn
+    return node.next_functions[0][0] if not _HAS_BASE and node is not None and "View" in node.name() else node
+
+
+def is_view_of(view: Tensor, x: Tensor) -> bool:
+    """Whether what is written to the one is written to the other."""
+    if _HAS_BASE:
+        return view is x or view._base is x
+    return view.is_meta or view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+_default_saved_tensor_hooks: Callable[[bool], Any] | None = _find("torch._C._autograd._top_saved_tensors_default_hooks")
+
+
+def packs_saved_tensors() -> bool:
+    """Whether autograd packs away what it saves, as for checkpointing; true if torch does not say."""
+    return _default_saved_tensor_hooks is None or _default_saved_tensor_hooks(False) is not None
+
+
+_is_functorch_wrapped: Callable[[Tensor], bool] | None = _find("torch._C._functorch.is_functorch_wrapped_tensor")
+
+
+def is_wrapped(x: Tensor) -> bool:
+    """Whether a tensor stands for another one within torch.func."""
+    if _is_functorch_wrapped is not None:
+        return _is_functorch_wrapped(x)
+    try:
+        x.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
+
+
+def is_zero_tensor(x: Tensor) -> bool:
+    """Whether it is a tensor of zeros without memory, as forward-mode differentiation makes them."""
+    ask = getattr(x, "_is_zerotensor", None)
+    return ask is not None and bool(ask())
 
 
 def in_backward() -> bool:
     """Whether a backward is running in this thread, as when checkpointing computes something again."""
-    if _current_backward is not None:
-        return bool(_current_backward() != -1)
+    if _graph_task_id is not None:
+        return _graph_task_id() != -1
     if threading.current_thread().name.startswith("Dummy-"):  # a thread of the autograd engine, for a GPU
         return True
     frame = sys._getframe(1)
@@ -226,3 +348,72 @@ def replace_cuda_generator_state(state: Tensor) -> None:
     fresh = torch.Generator(torch.device("cuda", device))
     fresh.set_state(state)
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+# ---- torch.overrides -------------------------------------------------------------------------------------------------
+
+_mode_stack: Callable[[], list[Any]] | None = getattr(overrides, "_get_current_function_mode_stack", None)
+_pop_mode: Callable[[], Any] | None = getattr(overrides, "_pop_mode", None)
+_push_mode: Callable[[Any], None] | None = getattr(overrides, "_push_mode", None)
+
+
+def remove_mode(mode: TorchFunctionMode) -> None:
+    """Take a mode off this thread's stack of modes, wherever in it it is; it stays if torch has no way to do that."""
+    if _mode_stack is None or _pop_mode is None or _push_mode is None or mode not in _mode_stack():
+        return
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+# ---- torch.jit, torch.compile, torch.export -------------------------------------------------------------------------
+
+# What torch._dynamo.mark_static sets. Calling it would import the compiler, which takes seconds.
+_STATIC, _MARKED = "_dynamo_static_indices", "_has_dynamo_dim_marking"
+
+
+is_jit_tracing: Callable[[], Any] = _find("torch._C._get_tracing_state") or torch.jit.is_tracing  # type: ignore[attr-defined]
+"""Something while torch.jit.trace runs a model, or what uses it: a graph for TensorBoard, the older ONNX export."""
+
+is_compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+"""Whether this code is being compiled by torch.compile."""
+
+
+def is_exporting() -> bool:
+    """Whether this is traced for torch.export. torch's own function of that name is always true when traced by 2.11."""
+    exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)
+    return exporting
+
+
+def mark_static(weight: Tensor) -> bool:
+    """Say that a parameter is of fixed shape, which it is for torch.compile anyway; false if somebody did so before.
+
+    torch compares what was said of a tensor when it looks for code that it has compiled: so code that was compiled
+    before this is not used with the parameter. Where torch does not compare it, it has no effect.
+    """
+    if hasattr(weight, _STATIC):
+        return False
+    setattr(weight, _STATIC, set(range(weight.ndim)))
+    setattr(weight, _MARKED, True)
+    return True
+
+
+def unmark_static(weight: Tensor) -> None:
+    """Undo `mark_static`."""
+    for name in (_STATIC, _MARKED):
+        if name in weight.__dict__:
+            delattr(weight, name)
+
+
+def was_compiled(parameter: Tensor | None) -> bool:
+    """Whether it has been a module's parameter in compiled code, by the mark that torch leaves on it."""
+    return getattr(parameter, "_dynamo_static_input_type", None) == "unguarded"
+
+
+def has_compiled_code() -> bool:
+    """Whether any compiled code has been made since the last reset; true if torch does not say."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")  # not there if nothing was compiled
+    codes = getattr(frames, "input_codes", None)
+    return frames is not None and (codes is None or bool(getattr(codes, "seen", True)))

@@ -43,9 +43,6 @@ def warn_user(message: str, category: type[Warning] = TrimtabWarning) -> None:
     )
 
 
-say = warn_user  # the old name, still used in trimtab.bnp
-
-
 def _users_frame() -> FrameType | None:
     """The innermost frame that belongs neither to trimtab nor to torch.
 

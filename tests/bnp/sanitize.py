@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-KERNELS = Path("src/trimtab/bnp/kernels")
+KERNELS = Path("src/trimtab/bnp/backends")
 FLAGS = ["-O1", "-g", "-std=c11", "-shared", "-fPIC", "-fno-omit-frame-pointer"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # Numbers that decide how the work is cut, and small ones in their place.

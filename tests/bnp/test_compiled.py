@@ -29,7 +29,7 @@ from tests.bnp.helpers import (
     weights,
 )
 from trimtab.bnp import layers
-from trimtab.bnp.hooks import unobserved
+from trimtab.bnp.rows.hooks import paused
 from trimtab.networks.builder import Builder
 from trimtab.networks.residual import Block, Plan, resnet
 from trimtab.norms import Norm
@@ -246,7 +246,7 @@ def test_forward_alone_leaves_no_trace() -> None:
 def test_the_leaf_for_the_sums_follows_a_model_that_was_moved() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
-    tallies = [observer._tally for observer in bnp._watch.observers.values()]
+    tallies = [layer._compiled for layer in bnp._observed.layers.values()]
     for tally in tallies:
         assert tally.token is not None
         tally.token = nn.Parameter(tally.token.detach().to("meta"))  # where the model was, so to speak
@@ -266,7 +266,7 @@ def test_unobserved() -> None:
     loss_of(run, batch(4)).backward()
     model.zero_grad()
     bnp.discard()
-    with unobserved():
+    with paused(model):
         loss_of(run, batch(4)).backward()
     assert pending_rows(bnp) == NOTHING
     model.zero_grad()
@@ -398,7 +398,7 @@ def test_a_layer_that_is_not_called_in_a_step_keeps_its_gradient() -> None:
         if is_eager:
             with pytest.warns(trimtab.TrimtabWarning, match="No input was seen for '1'"):
                 bnp.step()
-            bnp._watch.observers["1"].said_unheard = False
+            bnp._observed.layers["1"].warned_unseen = False
         else:
             step()
         assert torch.equal(before[2], gradients(model)[2])

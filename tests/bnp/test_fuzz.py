@@ -7,8 +7,8 @@ from tests.bnp.fuzz.check import problem
 from tests.bnp.fuzz.odd import Registered
 from tests.bnp.fuzz.play import play
 from tests.bnp.sanitize import FAULTS, SMALL, edited
-from trimtab.bnp import Moments, Options, Rows, kernels, layers
-from trimtab.bnp.kernels import native
+from trimtab.bnp import Moments, Rows, layers
+from trimtab.bnp.backends import Backends, cpu
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
@@ -19,24 +19,24 @@ def test_cases(first: int) -> None:
 
 def test_the_cases_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would compare the plain way with itself."""
-    if not native.available():
+    if not cpu.available():
         pytest.skip("the C kernels were not built")
     steps: list[int] = []
-    do = native.precondition
-    monkeypatch.setattr(native, "precondition", lambda *told: steps.append(1) or do(*told))
+    do = cpu.CpuBackend.step
+    monkeypatch.setattr(cpu.CpuBackend, "step", lambda *args: steps.append(1) or do(*args))
     for seed in range(40):
         play(seed, "fast")
     assert len(steps) > 20
 
 
 def test_a_kernel_that_is_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = kernels.moments
+    right = Backends.moments
 
-    def wrong(x: torch.Tensor, column: int, options: Options, **how: bool) -> Moments:
-        found = right(x, column, options, **how)
-        return Moments(found.count, 1.5 * found.mean, found.variance) if options.fast else found
+    def wrong(backends: Backends, x: torch.Tensor, column: int, saved: bool = False) -> Moments:
+        found = right(backends, x, column, saved)
+        return Moments(found.count, 1.5 * found.mean, found.variance) if backends._options.fast else found
 
-    monkeypatch.setattr(layers.kernels, "moments", wrong)
+    monkeypatch.setattr(Backends, "moments", wrong)
     assert any(problem(seed)[0] for seed in range(40))
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import trimtab
 from tests.bnp.helpers import batch, gradients, loss_of, small_model, statistics, train, weights
-from trimtab.bnp.deferred import EVERY
+from trimtab.bnp.alarm import EVERY
 
 pytestmark = [
     pytest.mark.gpu,
@@ -185,13 +185,14 @@ def test_peak_memory_over_vanilla() -> None:
 def test_an_optimizer_made_anew_is_noticed_and_the_users_line_is_shown() -> None:
     """The backward runs in a thread of torch's, and a fused optimizer leaves a weight's version as it is."""
     model = small_model().cuda()
-    trimtab.BNP(model).attach(torch.optim.SGD(model.parameters(), lr=0.01))
+    bnp = trimtab.BNP(model).attach(torch.optim.SGD(model.parameters(), lr=0.01))
     anew = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
     for step in range(3):
         cuda_step(model, anew, step)
     with pytest.warns(trimtab.TrimtabWarning, match="trained without BNP: 3 gradients in a row") as said:
         cuda_step(model, anew, 3)
     assert said[0].filename == __file__
+    bnp.detach()
 
 
 def test_a_second_bnp_is_refused_and_a_step_of_two_can_be_captured() -> None:

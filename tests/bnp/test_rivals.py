@@ -20,7 +20,7 @@ from tests.bnp.helpers import (
     statistics,
     train,
 )
-from trimtab.bnp import ledger
+from trimtab.bnp.rows import books
 
 TWICE = r"The gradient of layer '0' was preconditioned by another BNP since it arrived.*detach\(\) one of the two"
 
@@ -206,7 +206,7 @@ def test_nothing_is_left_of_bnps_that_are_gone() -> None:
     bnps = [trimtab.BNP(model) for _ in range(3)]
     optimizer = SGD(model.parameters(), lr=0.1)
     bnps[0].attach(optimizer)
-    followers = bnps[0]._watch.observers["0"].ledger.followers
+    followers = bnps[0]._observed.layers["0"].books.followers
     assert len(followers) == 3
     bnps[1].detach()
     del bnps[2]
@@ -215,4 +215,4 @@ def test_nothing_is_left_of_bnps_that_are_gone() -> None:
     train(model, optimizer, range(2))
     weights = {id(parameter) for parameter in model.parameters()}
     bnps[0].detach()
-    assert not weights & ledger._FOLLOWERS.keys()
+    assert not weights & books._FOLLOWERS.keys()

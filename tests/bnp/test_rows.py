@@ -504,8 +504,8 @@ def test_forwards_without_backward_do_not_pile_up() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     for _ in range(50):
         torch.autograd.grad(layer(x).sum(), x)
-    (observer,) = bnp._watch.observers.values()
-    assert len(observer.ledger._reached) <= 1
+    (observed,) = bnp._observed.layers.values()
+    assert len(observed.books._reached) <= 1 and len(observed.books._seen) <= 1
 
 
 @pytest.mark.parametrize("statistic", [lambda x: x, lambda x: x.bfloat16()], ids=["float32 input", "bfloat16 input"])

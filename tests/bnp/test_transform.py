@@ -3,13 +3,14 @@
 import ast
 import inspect
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from tests.bnp.oracle import preconditioner
-from trimtab.bnp import transform
+from trimtab.bnp.algorithm import transform
 
 
 def test_steps_4_and_5_are_the_matrix() -> None:
@@ -27,10 +28,9 @@ def test_it_is_linear_so_a_loss_scale_passes_through() -> None:
     torch.manual_seed(0)
     weight, bias = torch.randn(2, 3, 4, 9), torch.randn(2, 3, 1, 1)
     mean, scale = torch.randn(2, 1, 4, 1), torch.rand(2, 1, 4, 1) + 0.1
-    scaled_weight = 1024 * weight
-    new = transform.precondition_(weight, bias, mean, scale, q2=1.5)
-    scaled = transform.precondition_(scaled_weight, 1024 * bias, mean, scale, q2=1.5)
-    torch.testing.assert_close((1024 * weight, 1024 * new), (scaled_weight, scaled))
+    new_weight, new_bias = transform.precondition(weight, bias, mean, scale, q2=1.5)
+    scaled = transform.precondition(1024 * weight, 1024 * bias, mean, scale, q2=1.5)
+    torch.testing.assert_close((1024 * new_weight, 1024 * new_bias), scaled)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,26 @@ def test_uncentred_columns_scaled_by_the_second_moment_have_equal_norm() -> None
 
 
 def test_transform_is_pure() -> None:
-    """It imports arithmetic and the tensor type only: no hooks, no modules, no state."""
+    """It imports arithmetic and tensors only: no hooks, no modules, no state."""
     tree = ast.parse(inspect.getsource(transform))
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert imports == ["import math", "from torch import Tensor"]
+    assert imports == [
+        "import math",
+        "import torch",
+        "from torch import Tensor",
+        "from trimtab.bnp.algorithm.moments import Count",
+    ]
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_the_algorithm_is_public_pytorch_and_nothing_else() -> None:
+    """No hooks, no addresses, nothing about compiling; and of trimtab it needs only the options."""
+    folder = Path(inspect.getsourcefile(transform) or "").parent
+    for path in folder.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not {name for name in names if name.startswith("_") and not name.startswith("__")}, path
+        assert not names & {"compiler", "is_compiling", "data_ptr", "register_hook", "register_forward_hook"}, path
+        modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+        ours = {module for module in modules if module.startswith("trimtab")}
+        assert ours <= {"trimtab.bnp.options"} | {m for m in ours if m.startswith("trimtab.bnp.algorithm")}, path

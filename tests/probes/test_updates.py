@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import trimtab
 from tests.probes.odd_models import ODD, Words, a_batch, loss_fn, odd_model
 from tests.probes.untouched import untouched
-from trimtab.bnp.rehearsal import bnps_of
+from trimtab.bnp import bnps_attached_to
 from trimtab.probes.result import CannotMeasure
 from trimtab.probes.surface import Surface
 from trimtab.probes.updates import next_step
@@ -74,7 +74,7 @@ def backward(model: nn.Module, batch: dict, optimizer: Optimizer) -> None:
 
 def assert_foretold(model: nn.Module, optimizer: Optimizer, batch: dict, bnp: trimtab.BNP | None = None) -> None:
     """What is foretold is what then happens, bit by bit, at the first steps and later, and nothing is touched."""
-    watched = next(iter(bnps_of(optimizer)), bnp)
+    watched = next(iter(bnps_attached_to(optimizer)), bnp)
     for _ in range(3):
         with untouched(model, optimizer, watched):
             attributes = copy.deepcopy(vars(optimizer).get("calls")), sorted(vars(optimizer))

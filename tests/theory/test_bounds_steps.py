@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.theory.bounds_cases import SEEDS, Array, batches, generator, tensor
-from trimtab.bnp import transform
+from trimtab.bnp.algorithm import transform
 from trimtab.theory import bounds
 
 

@@ -10,7 +10,7 @@ from torch.autograd.functional import hessian, jacobian
 
 from tests.theory.bounds_cases import SEEDS, Array, generator, tensor, units
 from tests.theory.test_bounds_descent import network, run
-from trimtab.bnp import transform
+from trimtab.bnp.algorithm import transform
 from trimtab.theory import bounds
 from trimtab.theory.bounds.landscape import standardize
 

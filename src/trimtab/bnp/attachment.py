@@ -2,9 +2,10 @@
 
 import weakref
 from collections.abc import Callable
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
-from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 # What is attached to an optimizer, so that no layer's gradient is preconditioned twice.
@@ -18,10 +19,13 @@ class Attachment:
     true in the first call of an optimizer step.
     """
 
-    def __init__(self, optimizer: Optimizer, layers: set[int], precondition: Callable[[set[int], bool], None]) -> None:
-        """Hook into the optimizer, for the layers with these weights."""
+    def __init__(
+        self, optimizer: Optimizer, layers: set[int], bnp: Any, precondition: Callable[[set[int], bool], None]
+    ) -> None:
+        """Hook into the optimizer, for the layers of a BNP with these weights."""
         self.optimizer = optimizer
         self.layers = layers
+        self.bnp = bnp  # kept: who attaches a BNP need not hold it
         self._precondition = precondition
         self._handle = optimizer.register_step_pre_hook(self._before_step)
         _ATTACHED.setdefault(optimizer, weakref.WeakSet()).add(self)
@@ -31,17 +35,13 @@ class Attachment:
         self._handle.remove()
         _ATTACHED.get(self.optimizer, weakref.WeakSet()).discard(self)
 
-    def parameters(self) -> set[int]:
-        """The identities of the optimizer's parameters, as they are now."""
-        return parameter_ids(self.optimizer)
-
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The step pre-hook. `args` begin with the optimizer; a closure may follow, or be a keyword."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._precondition(self.parameters(), True)
+            self._precondition(parameter_ids(optimizer), True)
             return None
         followed = self._followed(closure)
         if len(args) > 1:
@@ -55,7 +55,7 @@ class Attachment:
         def closure_and_precondition() -> Any:
             nonlocal first
             result = closure()
-            self._precondition(self.parameters(), first)
+            self._precondition(parameter_ids(self.optimizer), first)
             first = False
             return result
 
@@ -85,5 +85,9 @@ def attached_to(optimizer: Optimizer) -> list[Attachment]:
 
 def parameter_ids(optimizer: Optimizer) -> set[int]:
     """The identities of an optimizer's parameters."""
-    parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-    return set(map(id, parameters))
+    return set(map(id, chain.from_iterable(map(itemgetter("params"), optimizer.param_groups))))
+
+
+def bnps_attached_to(optimizer: Optimizer) -> list[Any]:
+    """The BNPs that are attached to an optimizer."""
+    return [attachment.bnp for attachment in attached_to(optimizer)]

@@ -83,7 +83,7 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
 def _add_bias(layer: nn.Module) -> None:
     weight, kind = _torch.own_parameter(layer, "weight"), layer_type(layer)
     assert weight is not None and kind is not None
-    groups, outputs = kind.units(layer, weight.detach().contiguous()).shape[:2]
+    groups, outputs = kind.view(layer, weight.detach().contiguous()).shape[:2]
     layer.bias = nn.Parameter(weight.detach().new_zeros(groups * outputs), requires_grad=weight.requires_grad)
 
 

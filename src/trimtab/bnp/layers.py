@@ -7,21 +7,48 @@ Another type is added in the same way, from anywhere:
         return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
 """
 
+import inspect
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trimtab.bnp import kernels
+from trimtab import _torch
+from trimtab.bnp.algorithm.moments import Moments, Rows, at_least_float32
+from trimtab.bnp.algorithm.step import Shape
 from trimtab.bnp.options import Options, Spatial
-from trimtab.bnp.statistics import Moments, Rows, at_least_float32
 
-Observe = Callable[[Any, Tensor, Tensor, Options], Rows]
-Units = Callable[[Any, Tensor], Tensor]
-F_ = TypeVar("F_", bound=Observe)
+
+class InputColumns(NamedTuple):
+    """Rows whose moments are still to be computed: those of the entries of a tensor.
+
+    Attributes:
+        x: The tensor.
+        dim: The dimension of its columns; all others are rows.
+        samples: As in `Rows`.
+        outputs: As in `Rows`.
+        zeros: As in `Rows`.
+    """
+
+    x: Tensor
+    dim: int
+    samples: int
+    outputs: int
+    zeros: int = 0
+
+    def rows(self, moments: Moments | None = None) -> Rows:
+        """The rows, with these moments or (None) with those that are computed in plain PyTorch."""
+        if moments is None:
+            moments = Moments.of(self.x, columns=self.dim)
+        return Rows(moments, self.samples, self.outputs, self.zeros)
+
+
+Observe = Callable[[Any, Tensor, Tensor, Options], Rows | InputColumns]
+View = Callable[[Any, Tensor], Tensor]
+F_ = TypeVar("F_", bound=Callable[[Any, Tensor, Tensor, Options], Rows])
 
 
 def output_first(layer: nn.Module, weight: Tensor) -> Tensor:
@@ -44,19 +71,16 @@ class LayerType:
 
     Attributes:
         observe: The rows that one call of the layer shows.
-        units: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
+        view: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
         spatial: The values of the option `spatial` that this type can do.
-        by_shape: Whether inputs of one shape have rows that differ in nothing but their moments, which are those of
-            `kernels.moments` with `kept`.
         operation: The function of torch.nn.functional that multiplies the weight; None for a registered type.
         methods: The names of the methods that lead to it.
         own: PyTorch's own implementations of these.
     """
 
     observe: Observe
-    units: Units
+    view: View
     spatial: Collection[str]
-    by_shape: bool = False
     operation: Callable[..., Tensor] | None = None
     methods: tuple[str, ...] = ()
     own: tuple[Any, ...] = ()
@@ -78,7 +102,7 @@ _LARGEST = 2**62  # of the numbers of rows
 
 
 def register_layer(
-    *types: type[nn.Module], units: Units = output_first, spatial: Collection[str] = ("channel", "site")
+    *types: type[nn.Module], units: View = output_first, spatial: Collection[str] = ("channel", "site")
 ) -> Callable[[F_], F_]:
     """Teach BNP a type of layer: an affine map with parameters `weight` and, if it has one, `bias`.
 
@@ -108,12 +132,23 @@ def register_layer(
         raise ValueError(f"spatial must be a list with 'channel', 'site' or both, not {spatial!r}.")
 
     def register(observe: F_) -> F_:
-        if not callable(observe):
+        if not callable(observe) or not _takes_four(observe):
             raise TypeError(f"register_layer decorates a function (layer, x, y, options) -> Rows, not {observe!r}.")
         _add(types, LayerType(torch.no_grad()(observe), units, spatial))
         return observe
 
     return register
+
+
+def _takes_four(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with four arguments, as far as that can be told."""
+    try:
+        inspect.signature(function).bind(None, None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature
+        pass
+    return True
 
 
 def _add(types: Iterable[type[nn.Module]], what: LayerType) -> None:
@@ -126,57 +161,49 @@ def layer_type(module: nn.Module) -> LayerType | None:
     return next((_TYPES[cls] for cls in type(module).__mro__ if cls in _TYPES), None)
 
 
-def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> Rows:
+def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> InputColumns:
     """Algorithm 2; over extra dimensions a 1×1 convolution, or more samples if `tokens` says so."""
-    rows = x.shape[:-1].numel()
-    samples = x.shape[0] if x.ndim > 1 and options.tokens == "positions" else rows
-    return Rows(kernels.moments(x, -1, options, kept=kept(layer, x)), samples=samples, outputs=rows)
+    shape = x.shape
+    rows = shape[0] if len(shape) == 2 else shape[:-1].numel()
+    samples = shape[0] if len(shape) > 1 and options.tokens == "positions" else rows
+    return InputColumns(x, -1, samples, rows)
 
 
-def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options) -> Rows:
+def convolution(
+    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options
+) -> Rows | InputColumns:
     """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
     x, outputs = _batched(layer, x, y)
     if options.spatial == "site":
-        moments = _site_moments(layer, x)
-    else:
-        moments = kernels.moments(x, 1, options, kept=kept(layer, x))
-    return Rows(moments, samples=x.shape[0], outputs=outputs)
+        return Rows(_site_moments(layer, x), samples=x.shape[0], outputs=outputs)
+    return InputColumns(x, 1, x.shape[0], outputs)
 
 
 def transposed_convolution(
     layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d, x: Tensor, y: Tensor, options: Options
-) -> Rows:
+) -> InputColumns:
     """A convolution of the input with zeros inserted: they are rows like the others.
 
     With τ = input positions / output positions the columns then have mean τμ and variance
     τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input inserts none: τ = 1.
     """
     x, outputs = _batched(layer, x, y)
-    moments = kernels.moments(x, 1, options)
-    return Rows(moments, samples=x.shape[0], outputs=outputs, zeros=outputs - moments.count)
+    return InputColumns(x, 1, x.shape[0], outputs, outputs - x.numel() // max(1, x.shape[1]))
 
 
-# What is asked by autograd itself before it keeps a tensor: functions that pack it away, or None.
-_packing: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-_KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
+_SAVING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
-def kept(layer: nn.Module, x: Tensor) -> bool:
+def is_saved(layer: nn.Module, x: Tensor) -> bool:
     """Whether autograd keeps a layer's input until the backward and forbids to change it.
 
     Not if the layer does something to it first, and not if what is kept is packed away, as for checkpointing.
     """
-    if torch.compiler.is_compiling() or not x.is_cuda or type(layer) not in _KEEPING:
+    if type(layer) not in _SAVING or getattr(layer, "padding_mode", "zeros") != "zeros":
         return False
-    return getattr(layer, "padding_mode", "zeros") == "zeros" and kept_now(x)
-
-
-def kept_now(x: Tensor) -> bool:
-    """The part of `kept` that is not decided by the layer: whether it is so at this moment."""
-    if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
+    if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.get_autocast_dtype(x.device.type):
         return False
-    return _packing is not None and _packing(False) is None and not _is_wrapped(x)
+    return not _torch.packs_saved_tensors() and not _torch.is_wrapped(x)
 
 
 def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
@@ -212,38 +239,51 @@ def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
     return amounts
 
 
-def column_shapes(weight: Tensor, units: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
+def has_each_once(view: Tensor, x: Tensor) -> bool:
+    """Whether a view has each number of a contiguous tensor once, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(view.stride(), view.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return expected == x.numel()
+
+
+def column_shapes(weight: Tensor, shape: Shape) -> list[tuple[int, ...]]:
     """The shapes that the moments of a layer's rows may have: one number for each input, or for each of its sites."""
-    groups, _, inputs, sites = units
+    groups, _, inputs, sites = shape
     return [(groups * inputs,), (groups * inputs, sites), (groups * inputs, *weight.shape[2:])]
 
 
-def misfit(rows: Any, weight: Tensor, units: tuple[int, int, int, int]) -> str | None:
+def wrong_columns(columns: torch.Size, shape: Shape) -> str:
+    """That statistics of columns of this shape cannot be those of a layer, in a few words."""
+    return f"its rows have columns of shape {tuple(columns)}, but its weight has {shape[0] * shape[2]} inputs"
+
+
+def misfit(rows: Any, weight: Tensor, shape: Shape) -> str | None:
     """Why rows cannot be those of a layer with this weight, in a few words; None if they can.
 
     Args:
         rows: What a function for a type of layer has returned.
         weight: The layer's weight.
-        units: Its shape as (groups, outputs, inputs, sites).
+        shape: Its shape as (groups, outputs, inputs, sites).
     """
     if not isinstance(rows, Rows) or not isinstance(rows.moments, Moments):
         return f"the function registered for its type returned {type(rows).__name__} instead of Rows of Moments"
-    moments, (groups, _, inputs, _) = rows.moments, units
-    if isinstance(moments, kernels.KernelMoments):
-        shapes, devices = [moments.shape], [moments.device]  # the rest is as the kernels write it
-    else:
-        found = (moments.mean, moments.variance)
-        if not all(isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point() for x in found):
-            return "the mean and the variance of its rows are not tensors of floating-point numbers"
-        types = {x.dtype for x in found}
-        if len(types) > 1 or types & {torch.float16, torch.bfloat16}:
-            return "the mean and the variance of its rows are not both float32 or both float64"
-        shapes, devices = [x.shape for x in found], [x.device for x in found]
+    moments = rows.moments
+    found = (moments.mean, moments.variance)
+    if not all(isinstance(x, Tensor) and x.layout is torch.strided and x.is_floating_point() for x in found):
+        return "the mean and the variance of its rows are not tensors of floating-point numbers"
+    types = {x.dtype for x in found}
+    if len(types) > 1 or types & {torch.float16, torch.bfloat16}:
+        return "the mean and the variance of its rows are not both float32 or both float64"
+    shapes, devices = [x.shape for x in found], [x.device for x in found]
     if any((device.type == "meta") is not weight.is_meta for device in devices):
         return "the mean and the variance of its rows are on another device than its weight"
-    for shape in shapes:
-        if shape not in column_shapes(weight, units):
-            return f"its rows have columns of shape {tuple(shape)}, but its weight has {groups * inputs} inputs"
+    for columns in shapes:
+        if columns not in column_shapes(weight, shape):
+            return wrong_columns(columns, shape)
     if len(set(shapes)) > 1:
         return "the mean and the variance of its rows have different shapes"
     if isinstance(moments.count, int) and moments.count == 0:
@@ -261,7 +301,7 @@ def _is_number(value: Any, above: int) -> bool:
     if isinstance(value, Tensor):
         if value.ndim or value.is_complex():
             return False
-        if not value.is_cpu or type(value) is not Tensor or torch.compiler.is_compiling():
+        if not value.is_cpu or type(value) is not Tensor or _torch.is_compiling():
             return True
         value = value.item()
     return isinstance(value, int | float) and above < value < _LARGEST
@@ -275,13 +315,12 @@ def _add_torch_type(cls: Any, operation: Callable[..., Tensor], *methods: str, *
     _add([cls], LayerType(**how, operation=operation, methods=methods, own=own))
 
 
-# These need not be told to leave no trace in autograd: they detach what they compute with.
-_BY_OUTPUT: dict[str, Any] = {"units": output_first, "spatial": ("channel", "site"), "by_shape": True}
+_BY_OUTPUT: dict[str, Any] = {"view": output_first, "spatial": ("channel", "site")}
 _add_torch_type(nn.Linear, F.linear, "forward", observe=linear, **_BY_OUTPUT)
-_add_torch_type(nn.Conv1d, F.conv1d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
-_add_torch_type(nn.Conv2d, F.conv2d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
-_add_torch_type(nn.Conv3d, F.conv3d, "forward", "_conv_forward", observe=convolution, **_BY_OUTPUT)
-_BY_INPUT: dict[str, Any] = {"units": input_first, "spatial": ("channel",)}
+_add_torch_type(nn.Conv1d, F.conv1d, *_torch.CONVOLUTION_METHODS, observe=convolution, **_BY_OUTPUT)
+_add_torch_type(nn.Conv2d, F.conv2d, *_torch.CONVOLUTION_METHODS, observe=convolution, **_BY_OUTPUT)
+_add_torch_type(nn.Conv3d, F.conv3d, *_torch.CONVOLUTION_METHODS, observe=convolution, **_BY_OUTPUT)
+_BY_INPUT: dict[str, Any] = {"view": input_first, "spatial": ("channel",)}
 _add_torch_type(nn.ConvTranspose1d, F.conv_transpose1d, "forward", observe=transposed_convolution, **_BY_INPUT)
 _add_torch_type(nn.ConvTranspose2d, F.conv_transpose2d, "forward", observe=transposed_convolution, **_BY_INPUT)
 _add_torch_type(nn.ConvTranspose3d, F.conv_transpose3d, "forward", observe=transposed_convolution, **_BY_INPUT)

@@ -2,7 +2,8 @@
 
 import copy
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -13,15 +14,12 @@ from torch.optim import Optimizer
 
 from trimtab.bnp import state
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
-from trimtab.bnp.deferred import DeferredAlarm
-from trimtab.bnp.kernels import Kernels
-from trimtab.bnp.ledger import Ledger
-from trimtab.bnp.observer import Observer
+from trimtab.bnp.backends import Backends
+from trimtab.bnp.model_step import ModelStep
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
-from trimtab.bnp.update import Update
-from trimtab.bnp.watch import Watch
-from trimtab.notice import say
+from trimtab.bnp.rows.model import ObservedModel
+from trimtab.notice import warn_user
 
 
 class BNP:
@@ -80,6 +78,8 @@ class BNP:
         """Observe the model's layers from now on."""
         if not isinstance(model, nn.Module):
             raise TypeError(f"BNP takes a torch.nn.Module, not {type(model).__name__}.")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise TypeError("BNP cannot watch what torch.jit has compiled: make it for the model before that.")
         self.model = model
         self.options = Options(
             rho=rho,
@@ -92,22 +92,21 @@ class BNP:
             no_bias=no_bias,
             fast=fast,
         )
-        self._kernels = Kernels(self.options)
-        self._watch = Watch(model, self.options, _names(skip), self._kernels)
+        backends = Backends(self.options)
+        self._observed = ObservedModel(model, self.options, _names(skip), backends)
+        self._step = ModelStep(self._observed, backends, self.options)
         self._attachment: Attachment | None = None
-        self._alarm = DeferredAlarm(_say_not_finite)
-        self._said_single_row = False
-        self._watch.start()
+        self._observed.start()
         self._stop_when_dropped()
-        _say_if_distributed()
+        _warn_if_distributed()
 
     def _stop_when_dropped(self) -> None:
         """A BNP that nobody holds any longer takes its hooks with it."""
-        weakref.finalize(self, self._watch.stop).atexit = False
+        weakref.finalize(self, _let_go, self._observed).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, which are detached: all but the bond to the optimizer. `Watch` leaves its hooks out."""
-        return {**self.__dict__, "_attachment": None, "_alarm": DeferredAlarm(_say_not_finite)}
+        """For copies, which are detached: all but the bond to the optimizer. `ObservedModel` leaves its hooks out."""
+        return {**self.__dict__, "_attachment": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be a copy."""
@@ -128,7 +127,7 @@ class BNP:
                 "This BNP is attached to an optimizer, whose step() preconditions the gradients; "
                 "to do that by hand, make a BNP and do not attach() it."
             )
-        if not self._watch.active:
+        if not self._observed.active:
             raise RuntimeError(
                 "This BNP is detached, as copies of a BNP are, and sees no input; attach() it or make a new one."
             )
@@ -147,14 +146,14 @@ class BNP:
         check_optimizer(optimizer)
         if self._attachment is not None:
             raise RuntimeError("This BNP is attached already; detach() it first, or make one BNP per optimizer.")
-        mine = {id(observer.weight) for observer in self._watch.observers.values()} & parameter_ids(optimizer)
+        mine = {id(layer.weight) for layer in self._observed.layers.values()} & parameter_ids(optimizer)
         if not mine:
             raise ValueError("The optimizer holds the weight of none of this model's layers; is it another model's?")
         if any(mine & other.layers for other in attached_to(optimizer)):
             raise RuntimeError("Another BNP is attached to this optimizer for the same layers; detach() that first.")
-        self._watch.start()
-        self._attachment = Attachment(optimizer, mine, self._step)
-        self._watch.neglect.expect(optimizer)
+        self._observed.start()
+        self._attachment = Attachment(optimizer, mine, self, self._step)
+        self._observed.unused_steps.expect(optimizer)
         return self
 
     def detach(self) -> None:
@@ -165,27 +164,22 @@ class BNP:
         if self._attachment is not None:
             self._attachment.detach()
             self._attachment = None
-            self._watch.neglect.expect(None)
-        self._watch.stop()
-        self._alarm.check(now=True)
+            self._observed.unused_steps.expect(None)
+        self._observed.stop()
+        self._step.alarm.check(now=True)
 
     def discard(self) -> None:
         """Forget the rows seen since the last step, as when their gradient is thrown away.
 
         Gradients set to None or to zero do this by themselves at the next backward.
         """
-        self._kernels.forget()
-        self._discard()
-
-    def _discard(self) -> None:
-        for observer in self._watch.observers.values():
-            observer.ledger.discard()
+        self._observed.discard()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on from here: the averages of each layer and its pending rows."""
-        self._watch.synchronize()
-        self._alarm.check(now=True)  # no step does while a CUDA graph is replayed
-        return state.save(self._watch.observers, self.options)
+        self._observed.update()
+        self._step.alarm.check(now=True)  # no step does while a CUDA graph is replayed
+        return state.save(self._observed.layers, self.options)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take up a saved state.
@@ -193,14 +187,54 @@ class BNP:
         Raises:
             ValueError: If it belongs to another model or to other options; nothing is changed then.
         """
-        self._watch.synchronize()
-        state.load(state_dict, self._watch.observers, self.options)
+        self._observed.update()
+        state.load(state_dict, self._observed.layers, self.options)
+
+    def statistics(self, layer: str | nn.Module) -> tuple[Tensor, Tensor] | None:
+        """Copies of the running mean and variance of a layer's input; None if it has had no step.
+
+        Args:
+            layer: The layer, or its name in the model.
+        """
+        for name, observed in self._observed.layers.items():
+            if (layer is observed.module or layer == name) and observed.running is not None:
+                mean, variance = observed.running.estimate()
+                return mean.clone(), variance.clone()
+        return None
+
+    @contextmanager
+    def dry_run(self, parameters: Iterable[nn.Parameter]) -> Iterator[Callable[[], None]]:
+        """Try out what the next step would do to gradients, without a trace in this BNP.
+
+        For a time when the model has other parameters than its own (`torch.func.functional_call`). What is seen are the
+        forwards and backwards within; the running averages are copies; and calling what this gives replaces the
+        gradients of those other parameters, as the next step would. Nothing is warned of.
+
+        Args:
+            parameters: The other parameters; layers that have none of them for a weight are left alone.
+        """
+        identities = set(map(id, parameters))
+        backends = Backends(self.options)
+        observed = ObservedModel(self.model, self.options, self._observed.skip, backends)
+        observed.layers = {name: layer for name, layer in observed.layers.items() if id(layer.weight) in identities}
+        originals = {id(layer.module): layer.running for layer in self._observed.layers.values()}
+        for layer in observed.layers.values():
+            running = originals.get(id(layer.module))
+            layer.running = None if running is None else running.clone()
+        step = ModelStep(observed, backends, self.options)
+        step.mute()
+        for layer in observed.layers.values():
+            layer.hooks.put_on()
+        try:
+            yield lambda: step(identities, True)
+        finally:
+            observed.stop()
 
     def report(self) -> Report:
         """What is preconditioned, what is not and why, layer by layer. Print it."""
         optimizer = None if self._attachment is None else self._attachment.optimizer
-        self._alarm.check(now=True)
-        return describe(self._watch, self.options, optimizer)
+        self._step.alarm.check(now=True)
+        return describe(self._observed, self.options, optimizer)
 
     def __enter__(self) -> "BNP":
         """Use as a context manager, which detaches at the end."""
@@ -215,53 +249,13 @@ class BNP:
     def __repr__(self) -> str:
         """The options and the number of layers."""
         options = ", ".join(f"{name}={value!r}" for name, value in asdict(self.options).items())
-        return f"BNP({type(self.model).__name__}, {len(self._watch.observers)} layers, {options})"
+        return f"BNP({type(self.model).__name__}, {len(self._observed.layers)} layers, {options})"
 
-    def _step(self, parameters: set[int] | None, fold: bool) -> None:
-        """One step over the layers whose weight is among the parameters (None: all)."""
-        self._watch.synchronize()
-        eager = not torch.compiler.is_dynamo_compiling()
-        if eager and self._watch.neglect.count:
-            self._watch.neglect.stepped()
-        alone = self.options.statistics == "batch" and not self._said_single_row
-        updates: list[Update] = []
-        unheard: list[Observer] = []
-        shared: list[tuple[Ledger, Tensor]] = []
-        for observer in self._watch.suited:
-            weight: nn.Parameter = observer.module._parameters["weight"]  # type: ignore[assignment]
-            grad = weight.grad
-            if grad is not None and weight.requires_grad and (parameters is None or id(weight) in parameters):
-                update = observer.update(weight, grad, parameters)
-                if update is None:
-                    unheard.append(observer)
-                else:
-                    updates.append(update)
-                    if eager and len(observer.ledger.followers) > 1:
-                        _refuse_spent(observer, grad)
-                        shared.append((observer.ledger, grad))
-                    if alone and not isinstance(update.batch.count, Tensor) and update.batch.count == 1:
-                        self._say_single_row(observer)
-        flags = self._kernels.precondition(updates, fold)
-        for ledger, grad in shared:
-            ledger.spend(grad)
-        for update in updates:
-            del update.weight, update.bias, update.batch  # whoever keeps it for the next step holds no gradients
-        self._discard()
-        if unheard and eager:
-            self._watch.say_problems(unheard)
-            _say_unheard([observer for observer in unheard if observer.problem is None])
-        if fold:
-            for flag in flags:
-                self._alarm.watch(flag)
-        self._alarm.check()
 
-    def _say_single_row(self, observer: Observer) -> None:
-        if not self._said_single_row:
-            self._said_single_row = True
-            say(
-                f"Layer {observer.name!r} saw a single row in a step, which has no variance of its own: with "
-                "statistics='batch' the running statistics are used in such a step."
-            )
+def _let_go(observed: ObservedModel) -> None:
+    """What is left to do when nobody holds a BNP any longer."""
+    observed.unused_steps.gone()
+    observed.stop()
 
 
 def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
@@ -271,38 +265,10 @@ def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _refuse_spent(observer: Observer, grad: Tensor) -> None:
-    if observer.ledger.is_spent(grad):
-        raise RuntimeError(
-            f"The gradient of layer {observer.name!r} was preconditioned by another BNP since it arrived and would be "
-            "a second time; detach() one of the two, or give each its own layers (skip)."
-        )
-
-
-def _say_unheard(observers: list[Observer]) -> None:
-    names = [observer.name for observer in observers if not observer.said_unheard]
-    for observer in observers:
-        observer.said_unheard = True
-    if names:
-        say(
-            f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
-            "as they are. (A layer is seen when it is called as a module, which nn.MultiheadAttention does not do with "
-            "its out_proj; one with a forward of its own, when that calls torch.nn.functional with its weight while "
-            "gradients are enabled; none by code that was compiled without BNP: torch.compiler.reset() drops that.)"
-        )
-
-
-def _say_not_finite() -> None:
-    say(
-        "A step had inputs or gradients that are not finite; the running averages of these layers were left as they "
-        "were. BNP.report() counts such steps for each layer."
-    )
-
-
-def _say_if_distributed() -> None:
+def _warn_if_distributed() -> None:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        say(
+        warn_user(
             "BNP does not share its statistics between processes: with different data in each of them their weights "
             "will drift apart."
         )

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.bnp import transform
+from trimtab.bnp.algorithm import transform
+from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.attachment import parameter_ids
 from trimtab.bnp.layers import column_shapes
-from trimtab.bnp.neglect import ENOUGH
-from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import RunningAverage
-from trimtab.bnp.watch import Watch, clean_names
+from trimtab.bnp.rows.layer import ObservedLayer
+from trimtab.bnp.rows.model import ObservedModel
+from trimtab.bnp.rows.supported import clean_names
+from trimtab.bnp.rows.unused_steps import MAX_UNUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,56 +98,58 @@ class Report:
         return f"BNP preconditions {done} of {len(self.layers)} modules with parameters, {when}."
 
 
-def describe(watch: Watch, options: Options, optimizer: Optimizer | None) -> Report:
+def describe(observed: ObservedModel, options: Options, optimizer: Optimizer | None) -> Report:
     """The report on a watched model, for which BNP is attached to an optimizer or (None) to none."""
-    watch.synchronize()
+    observed.update()
     parameters = None if optimizer is None else parameter_ids(optimizer)
     layers = []
-    for name, module in clean_names(watch.model):
-        observer = watch.observers.get(name)
-        if observer is not None and observer.module is module:
-            reason = _why_left_alone(watch, observer, parameters)
-            layers.append(_describe(observer, options, parameters, reason))
+    for name, module in clean_names(observed.model):
+        layer = observed.layers.get(name)
+        if layer is not None and layer.module is module:
+            reason = _why_left_alone(observed, layer, parameters)
+            layers.append(_describe(layer, options, parameters, reason))
         elif any(True for _ in module.parameters(recurse=False)):
-            reason = "named in skip" if watch.skipped(name) else "not a type that BNP knows"
+            reason = "named in skip" if observed.skips(name) else "not a type that BNP knows"
             layers.append(LayerReport(name, type(module).__name__, reason))
     attached = None if optimizer is None else type(optimizer).__name__
-    return Report(tuple(layers), attached, not watch.active, watch.neglect.count >= ENOUGH)
+    return Report(tuple(layers), attached, not observed.active, observed.unused_steps.count >= MAX_UNUSED)
 
 
-def _why_left_alone(watch: Watch, observer: Observer, parameters: set[int] | None) -> str | None:
-    if not watch.active:
+def _why_left_alone(observed: ObservedModel, layer: ObservedLayer, parameters: set[int] | None) -> str | None:
+    if not observed.active:
         return "BNP is detached"
-    if parameters is not None and id(observer.weight) not in parameters:
+    if parameters is not None and id(layer.weight) not in parameters:
         return "its weight is not in the attached optimizer"
-    if watch.neglect.count >= ENOUGH:
+    if observed.unused_steps.count >= MAX_UNUSED:
         return "the attached optimizer makes no steps"
-    return watch.why_left_alone(observer)
+    return observed.why_left_alone(layer)
 
 
-def _describe(observer: Observer, options: Options, parameters: set[int] | None, left_alone: str | None) -> LayerReport:
-    running = observer.running
-    bias = observer.trained_bias(parameters) is not None
-    if left_alone is None and observer.said_unheard and running is None:
+def _describe(
+    layer: ObservedLayer, options: Options, parameters: set[int] | None, left_alone: str | None
+) -> LayerReport:
+    running = layer.running
+    bias = layer.trained_bias(parameters) is not None
+    if left_alone is None and layer.warned_unseen and running is None:
         left_alone = "no input of it was seen"
     return LayerReport(
-        name=observer.name,
-        type=type(observer.module).__name__,
+        name=layer.name,
+        type=type(layer.module).__name__,
         left_alone=left_alone,
         bias=bias,
         steps=0 if running is None or running.steps.is_meta else int(running.steps),
         not_finite=0 if running is None or running.skipped.is_meta else int(running.skipped),
-        spread=None if running is None else _spread(observer, running, options, bias),
-        bias_apart=not observer.adds_bias,
+        spread=None if running is None else _spread(layer, running, options, bias),
+        bias_apart=not layer.adds_bias,
     )
 
 
-def _spread(observer: Observer, running: RunningAverage, options: Options, bias: bool) -> float | None:
+def _spread(layer: ObservedLayer, running: RunningAverage, options: Options, bias: bool) -> float | None:
     """The largest max/min of σ̃² of all groups."""
-    weight = observer.weight
+    weight = layer.weight
     if weight is None or isinstance(weight, nn.UninitializedParameter) or running.mean.is_meta:
         return None
-    shape = observer.shape(weight)
+    shape = layer.shape(weight)
     if shape is None or running.mean.shape not in column_shapes(weight, shape):
         return None  # they are for the weight that was there before
     groups, _, inputs, _ = shape

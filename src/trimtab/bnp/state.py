@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.bnp.algorithm.averages import RunningAverage
+from trimtab.bnp.algorithm.moments import Moments, Rows, compute_dtype
 from trimtab.bnp.layers import column_shapes
-from trimtab.bnp.observer import Observer
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, Rows, RunningAverage, precision_of
+from trimtab.bnp.rows.layer import ObservedLayer
 
 VERSION = 1
 # Options that decide what the saved numbers mean. The others may differ between saving and loading.
@@ -19,13 +20,13 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LARGEST = 2**62
 
 
-def save(observers: Mapping[str, Observer], options: Options) -> dict[str, Any]:
+def save(layers: Mapping[str, ObservedLayer], options: Options) -> dict[str, Any]:
     """The state of all layers, by name."""
-    layers = {name: _save_layer(observer) for name, observer in observers.items()}
-    return {"version": VERSION, "options": asdict(options), "layers": layers}
+    saved = {name: _save_layer(layer) for name, layer in layers.items()}
+    return {"version": VERSION, "options": asdict(options), "layers": saved}
 
 
-def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: Options) -> None:
+def load(saved: Mapping[str, Any], layers: Mapping[str, ObservedLayer], options: Options) -> None:
     """Give the layers a saved state: all of them or, if something does not fit or has no meaning, none.
 
     Raises:
@@ -41,22 +42,23 @@ def load(saved: Mapping[str, Any], observers: Mapping[str, Observer], options: O
         theirs, ours = saved["options"].get(name), getattr(options, name)
         if type(theirs) is not type(ours) or theirs != ours:
             raise ValueError(f"The state was saved with {name}={_shown(theirs)}, but this BNP has {name}={ours!r}.")
-    for name in observers.keys() - saved["layers"].keys():
+    for name in layers.keys() - saved["layers"].keys():
         raise ValueError(f"The state has nothing for layer {name!r}; is it from another model?")
-    for name in saved["layers"].keys() - observers.keys():
+    for name in saved["layers"].keys() - layers.keys():
         raise ValueError(f"The state has a layer {name!r} that this model does not have or BNP skips.")
-    loaded = [(observer, _load_layer(observer, saved["layers"][name])) for name, observer in observers.items()]
-    for observer, parts in loaded:
-        observer.restore(*parts)
+    loaded = [(layer, _load_layer(layer, options, saved["layers"][name])) for name, layer in layers.items()]
+    for layer, parts in loaded:
+        layer.restore(*parts)
 
 
-def _save_layer(observer: Observer) -> dict[str, Any]:
-    layer: dict[str, Any] = {"running": None, "pending": None, "handed_out": False}
-    if observer.running is not None:
-        layer["running"] = {name: value.clone() for name, value in observer.running.tensors().items()}
-    if (rows := observer.pending) is not None:
-        layer["handed_out"] = rows is observer.handed_out
-        layer["pending"] = {
+def _save_layer(layer: ObservedLayer) -> dict[str, Any]:
+    saved: dict[str, Any] = {"running": None, "pending": None, "handed_out": False}
+    if layer.running is not None:
+        saved["running"] = {name: value.clone() for name, value in layer.running.tensors().items()}
+    if (pending := layer.pending) is not None:
+        saved["handed_out"] = pending is layer.handed_out
+        rows = pending.rows()
+        saved["pending"] = {
             "count": int(rows.moments.count),
             "mean": rows.moments.mean.clone(),
             "variance": rows.moments.variance.clone(),
@@ -64,28 +66,30 @@ def _save_layer(observer: Observer) -> dict[str, Any]:
             "outputs": int(rows.outputs),
             "zeros": int(rows.zeros),
         }
-    return layer
+    return saved
 
 
-def _load_layer(observer: Observer, saved: Any) -> tuple[RunningAverage | None, Rows | None, Rows | None]:
+def _load_layer(
+    layer: ObservedLayer, options: Options, saved: Any
+) -> tuple[RunningAverage | None, Rows | None, Rows | None]:
     """The parts of a layer's state, each looked at before it is believed."""
-    entry = _Entry(observer, saved)
+    entry = _Entry(layer, saved)
     entry.need("running", "pending", "handed_out")
     handed_out = entry.saved["handed_out"]
     if not isinstance(handed_out, bool):
         raise entry.damaged("handed_out", f"is {_shown(handed_out)} and not True or False")
-    running, pending = _load_averages(entry), _load_rows(entry)
+    running, pending = _load_averages(entry, options), _load_rows(entry)
     if running is not None and pending is not None and running.mean.shape != pending.moments.shape:
         shapes = f"{tuple(pending.moments.shape)} and not {tuple(running.mean.shape)} as in 'running'"
         raise entry.damaged("pending.mean", f"has shape {shapes}")
     return (running, None, pending) if handed_out else (running, pending, None)
 
 
-def _load_averages(entry: "_Entry") -> RunningAverage | None:
+def _load_averages(entry: "_Entry", options: Options) -> RunningAverage | None:
     if (part := entry.part("running", RunningAverage.NAMES)) is None:
         return None
     mean, variance = part.moments()
-    running = RunningAverage(mean, debias=entry.observer.options.debias)
+    running = RunningAverage(mean, debias=options.debias)
     weight = part.tensor("weight", running.weight)
     if not 0 <= float(weight) <= 1:
         raise part.damaged("weight", f"is {float(weight)} and not between 0 and 1")
@@ -110,8 +114,8 @@ def _load_rows(entry: "_Entry") -> Rows | None:
 class _Entry:
     """A dictionary in the state of a layer, that need not be one."""
 
-    def __init__(self, observer: Observer, saved: Any, path: str = "") -> None:
-        self.observer, self.path = observer, path
+    def __init__(self, layer: ObservedLayer, saved: Any, path: str = "") -> None:
+        self.layer, self.path = layer, path
         if not isinstance(saved, Mapping):
             raise self.damaged("", f"is a {type(saved).__name__} and not a dictionary")
         self.saved = saved
@@ -119,7 +123,7 @@ class _Entry:
     def damaged(self, name: str, why: str) -> ValueError:
         """The error that says what is wrong with a field."""
         field = ".".join(part for part in (self.path, name) if part)
-        what = f"{field!r} of layer {self.observer.name!r}" if field else f"the entry of layer {self.observer.name!r}"
+        what = f"{field!r} of layer {self.layer.name!r}" if field else f"the entry of layer {self.layer.name!r}"
         return ValueError(f"The state is damaged, and nothing of it was loaded: {what} {why}.")
 
     def need(self, *names: str) -> None:
@@ -135,7 +139,7 @@ class _Entry:
         """A dictionary within, with these fields; None if nothing was saved there."""
         if self.saved[name] is None:
             return None
-        part = _Entry(self.observer, self.saved[name], name)
+        part = _Entry(self.layer, self.saved[name], name)
         part.need(*fields)
         return part
 
@@ -186,18 +190,18 @@ class _Entry:
         return value.detach()
 
     def _columns(self, name: str) -> Tensor:
-        saved, weight = self.tensor(name), self.observer.weight
+        saved, weight = self.tensor(name), self.layer.weight
         if weight is None or isinstance(weight, nn.UninitializedParameter):
             return saved.clone()
-        shape = self.observer.shape(weight)
+        shape = self.layer.shape(weight)
         if shape is None or saved.shape not in column_shapes(weight, shape):
             raise ValueError(
-                f"The state of layer {self.observer.name!r} is for columns of shape {tuple(saved.shape)}, but the "
+                f"The state of layer {self.layer.name!r} is for columns of shape {tuple(saved.shape)}, but the "
                 f"layer's weight has shape {tuple(weight.shape)}; is it from another model?"
             )
-        if not bool(saved.to(precision_of(weight)).isfinite().all()):
-            raise self.damaged(name, f"has entries that are too large for the layer's {_name(precision_of(weight))}")
-        return saved.to(weight.device, precision_of(saved), copy=True)
+        if not bool(saved.to(compute_dtype(weight)).isfinite().all()):
+            raise self.damaged(name, f"has entries that are too large for the layer's {_name(compute_dtype(weight))}")
+        return saved.to(weight.device, compute_dtype(saved), copy=True)
 
 
 def _name(dtype: torch.dtype) -> str:

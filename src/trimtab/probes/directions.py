@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
+from trimtab.bnp.algorithm.moments import at_least_float32
 from trimtab.bnp.layers import layer_type
-from trimtab.bnp.statistics import at_least_float32
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import by_layer
 
@@ -88,7 +88,7 @@ def _scaled_noise(value: Tensor, layer: nn.Module, generator: torch.Generator) -
 def _filters(weight: Tensor, layer: nn.Module) -> Tensor:
     """A view of a weight as (groups, outputs, inputs, sites); each output of each group has a filter."""
     kind = layer_type(layer)
-    return weight.view(1, len(weight), 1, -1) if kind is None else kind.units(layer, weight)
+    return weight.view(1, len(weight), 1, -1) if kind is None else kind.view(layer, weight)
 
 
 def _is_weight(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trimtab.bnp.watch import matches
+from trimtab.bnp.rows.supported import matches
 
 
 def select_layers(names: Sequence[str], patterns: Sequence[str], limit: int | None) -> list[str]:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trimtab import _torch
-from trimtab.bnp import BNP
-from trimtab.bnp.rehearsal import bnps_of, rehearsal
+from trimtab.bnp import BNP, bnps_attached_to
 from trimtab.probes.result import CannotMeasure, out_of_memory
 from trimtab.probes.surface import Surface, check_finite, check_gradient, dense
 
@@ -50,10 +49,10 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
 
     def work() -> tuple[float, Values, Values]:
         with ExitStack() as stack:
-            attached = bnps_of(optimizer)
+            attached = bnps_attached_to(optimizer)
             doubles = [(each, [leaves[name] for name in mine]) for each in attached]
             doubles += [(bnp, list(leaves.values()))] if bnp is not None and bnp not in attached else []
-            steps = [stack.enter_context(rehearsal(each, set(map(id, known)))) for each, known in doubles]
+            steps = [stack.enter_context(each.dry_run(known)) for each, known in doubles]
             loss = surface.loss_in_graph()
             check_gradient(loss)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.bnp import kernels
+from trimtab.bnp import backends
 from trimtab.data import Dataset, batches, load
 from trimtab.training.batch_stream import BatchStream
 from trimtab.training.building import (
@@ -132,7 +132,7 @@ class Session:
             step += ", channels last, convolutions tuned"
         parts = [f"step: {step}"]
         if self.bnp is not None:
-            parts.append(f"BNP: {kernels.describe(self.device)}")
+            parts.append(f"BNP: {backends.describe(self.device)}")
         return "; ".join([*parts, f"precision: {self.settings.precision}"])
 
     def advance(self, batch: tuple[Tensor, Tensor] | None = None) -> None:

@@ -27,14 +27,14 @@ def here(told: argparse.Namespace) -> None:
     import torch
 
     from tests.bnp.fuzz.check import problem
-    from trimtab.bnp.kernels import native
+    from trimtab.bnp.backends import cpu
 
     if told.kernels is not None:
-        native.LIBRARY = told.kernels
-        native._FUNCTIONS = native._load()
-        native._TOGETHER = 1  # so that the memory of each result ends where the result ends
-    if not native.available():
-        sys.exit(f"The C kernels {native.LIBRARY} could not be loaded.")
+        cpu.LIBRARY = told.kernels
+        cpu._FUNCTIONS = cpu._load()
+        cpu._RESULTS_PER_BUFFER = 1  # so that the memory of each result ends where the result ends
+    if not cpu.available():
+        sys.exit(f"The C kernels {cpu.LIBRARY} could not be loaded.")
     for seed in range(told.seed, told.seed + told.cases):
         print(seed, end="\t", flush=True)
         torch.set_num_threads(2 if seed % 4 == 0 else 1)

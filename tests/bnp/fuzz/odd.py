@@ -11,7 +11,8 @@ import trimtab
 from tests.bnp.fuzz.draw import Draw
 from tests.bnp.fuzz.layers import Drawn, rows
 from tests.bnp.fuzz.tensors import strided
-from trimtab.bnp import Moments, Options, Rows, kernels
+from trimtab.bnp import Moments, Options, Rows
+from trimtab.bnp.backends import Backends
 
 # ---- What a subclass may do to its input before it multiplies it ----------------------------------------------------
 
@@ -228,7 +229,7 @@ _UNITS: dict[str, tuple[bool | None, Callable[[Tensor], Any]]] = {
 
 def _of_rows(x: Tensor) -> Moments:
     """What a kernel gives, of the rows in the place of the columns: in memory for another number of them."""
-    return kernels.moments(x.detach().t().contiguous(), -1, Options())
+    return Backends(Options()).moments(x.detach().t().contiguous(), -1)
 
 
 def _observe(layer: Any, x: Tensor, y: Tensor, options: Options) -> Any:
@@ -238,7 +239,7 @@ def _observe(layer: Any, x: Tensor, y: Tensor, options: Options) -> Any:
 
 def _observe_with_kernel(layer: Any, x: Tensor, y: Tensor, options: Options) -> Rows:
     count = x.shape[:-1].numel()
-    return Rows(kernels.moments(x, -1, options), samples=count, outputs=count)
+    return Rows(Backends(options).moments(x, -1), samples=count, outputs=count)
 
 
 trimtab.register_layer(Registered)(_observe)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
-from trimtab.bnp import transform
+from trimtab.bnp.algorithm import transform
+from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.options import Options
-from trimtab.bnp.statistics import Moments, Rows
 from trimtab.probes.conditioning.patches import groups_of, row_count, rows_of
 from trimtab.probes.conditioning.selection import NotMeasurable
 
@@ -60,7 +60,7 @@ class LayerInputs:
         self._count += count
         for group, parts in self._parts.items():
             parts.append(rows_of(layer, x, y, group, chosen))
-        rows = self._kind.observe(layer, x, y, self._options)
+        rows = self._kind.observe(layer, x, y, self._options).rows()
         self._rows = rows if self._rows is None else self._rows.merge(rows)
         self.eps = max(self.eps, float(torch.finfo(x.dtype).eps))
         if not self._shifted:

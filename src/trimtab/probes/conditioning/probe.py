@@ -224,9 +224,8 @@ class Conditioning(Probe[ConditioningResult]):
         """Mean and variance for U and D, and whose they are."""
         moments, running = inputs.moments(), None
         if self.bnp is not None and self.bnp.options.statistics == "running":
-            observers = self.bnp._watch.observers.values()
-            running = next((observer.running for observer in observers if observer.module is layer), None)
-        mean, variance = (moments.mean, moments.variance) if running is None else running.estimate()
+            running = self.bnp.statistics(layer)
+        mean, variance = (moments.mean, moments.variance) if running is None else running
         mean, variance = (t.to(moments.mean.device, torch.float64) for t in (mean, variance))
         return mean, variance, "batch" if running is None else "running"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from trimtab import _torch
-from trimtab.bnp.hooks import unobserved
+from trimtab.bnp.rows.hooks import paused
 from trimtab.norms.statistics import Statistics, canonical_statistics
 from trimtab.probes.isolation.attributes import ModuleAttributes
 from trimtab.probes.isolation.frozen_statistics import freeze_statistics
@@ -77,7 +77,7 @@ class IsolatedModel:
         copies = {name: tensor.detach().clone() for name, tensor in originals.items()}
         swapped = {f"model.{name}": tensor for name, tensor in {**values, **copies}.items()}
         random_state, attributes = RandomState(self.model, self._devices), ModuleAttributes(self.model)
-        with DeferredSignals() as signals, unobserved():
+        with DeferredSignals() as signals, paused(self.model):
             try:
                 attributes.replace_by_copies()
                 self._set_modes()

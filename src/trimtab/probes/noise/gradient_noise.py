@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.bnp.statistics import at_least_float32
+from trimtab.bnp.algorithm.moments import at_least_float32
 from trimtab.probes.result import by_layer
 
 

@@ -1,0 +1,102 @@
+"""What BNP costs on timm's models, eagerly, as ratios of whole steps: python benchmarks/timm_models.py (a GPU; timm).
+
+Each model is trained with and without BNP in turns, in short blocks of steps after a warm-up; printed are the median of
+the ratios of rounds, their quartiles, the goal and the ratio of peak memory. Data are random images of 224×224.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import timm
+import torch
+from torch import nn
+
+import trimtab
+
+# Name, precision, batch size, goal
+CASES = [
+    ("resnet50", "tf32", 64, 1.03),
+    ("resnet50", "bf16", 64, 1.03),
+    ("vit_small_patch16_224", "bf16", 64, 1.08),
+    ("convnext_tiny", "bf16", 64, 1.08),
+    ("swin_tiny_patch4_window7_224", "bf16", 64, 1.08),
+    ("resnet18", "tf32", 16, 1.10),
+]
+
+
+def stepper(model: nn.Module, x: torch.Tensor, y: torch.Tensor, precision: str, bnp: bool) -> Callable[[], None]:
+    """A step of training."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    if bnp:
+        trimtab.BNP(model).attach(optimizer)
+    loss = nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds(step: Callable[[], None], steps: int) -> float:
+    """How long so many steps take."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def measure(name: str, precision: str, batch: int, rounds: int) -> tuple[list[float], float, float]:
+    """The ratios of the rounds, the ratio of peak memory, and the milliseconds of a step without BNP."""
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    plain = timm.create_model(name, num_classes=100).cuda()
+    x, y = torch.randn(batch, 3, 224, 224, device="cuda"), torch.randint(100, (batch,), device="cuda")
+    steps = [stepper(model, x, y, precision, bnp) for model, bnp in ((plain, False), (copy.deepcopy(plain), True))]
+    peaks = []
+    for step in steps:
+        seconds(step, 8)
+        torch.cuda.reset_peak_memory_stats()
+        seconds(step, 2)
+        peaks.append(torch.cuda.max_memory_allocated())
+    times = [[seconds(step, 10) for step in steps] for _ in range(rounds)]
+    return [with_ / without for without, with_ in times], peaks[1] / peaks[0], 100 * min(t[0] for t in times)
+
+
+def main() -> None:
+    """Measure all cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, timm {timm.__version__}")
+    results = []
+    for name, precision, batch, goal in CASES:
+        if options.only not in name:
+            continue
+        ratios, memory, milliseconds = measure(name, precision, batch, options.rounds)
+        low, median, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"{name} {precision} batch {batch}: {median:.3f} ({low:.3f}–{high:.3f}) of {milliseconds:.1f} ms, "
+            f"goal {goal:.2f}; memory {memory:.3f}",
+            flush=True,
+        )
+        results.append({"model": name, "precision": precision, "batch": batch, "ratios": ratios, "memory": memory})
+        torch.cuda.empty_cache()
+    if options.out is not None:
+        options.out.write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

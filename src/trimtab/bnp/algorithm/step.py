@@ -1,0 +1,113 @@
+"""What one optimizer step does to one layer: its statistics move, its gradients are replaced."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.bnp.algorithm import transform
+from trimtab.bnp.algorithm.averages import Estimate, RunningAverage
+from trimtab.bnp.algorithm.moments import Rows, RowSums, at_least_float32, scalar
+from trimtab.bnp.options import Options
+
+Shape = tuple[int, int, int, int]
+"""Of a weight in the layout of `transform`: groups, outputs, inputs, sites."""
+
+
+@dataclass(slots=True)
+class LayerStep:
+    """All that the step of one layer is about.
+
+    Attributes:
+        name: The layer's name in the model.
+        weight: The gradient of the weight.
+        bias: The gradient of the bias, if there is one to precondition.
+        rows: What was seen of the layer's input, on the device of the weight.
+        running: The running averages, on the device of the weight.
+        view: The view of a tensor like the weight as (groups, outputs, inputs, sites).
+        shape: The shape of that view.
+        by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
+        memo: For the backends, to keep what does not change from one step of this layer to the next.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor | None
+    rows: Rows | RowSums
+    running: RunningAverage
+    view: Callable[[Tensor], Tensor]
+    shape: Shape
+    by_output: bool
+    memo: dict[str, Any] = field(default_factory=dict)
+
+
+def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
+    """Replace the gradients; move the averages, if this is to `fold` and all is finite.
+
+    Everything is decided on the device of the weight, which is not waited for. Without any rows nothing changes.
+
+    Returns:
+        Whether something was not finite: the rows, or the new gradients.
+    """
+    rows, running = step.rows.rows(), step.running
+    batch = rows.columns()
+    count = scalar(batch.count, batch.mean)
+    seen = count > 0
+    variance = running.variance_of(batch)
+    usable = seen & all_finite(variance)
+    averages = running.now()
+    if fold:
+        averages = _where(usable, running.after(batch.mean, variance, options.rho), averages)
+    used_mean, used_variance = running.estimate(averages)
+    if options.statistics == "batch":
+        own = usable & (count > 1)
+        used_mean = torch.where(own, batch.mean, used_mean)
+        used_variance = torch.where(own, variance, used_variance)
+    finite = _replace_gradients(step, rows, used_mean, used_variance, seen, options)
+    accept = usable & finite
+    if fold:
+        running.move_to(averages, accept, seen)
+    return seen & ~accept
+
+
+def _replace_gradients(
+    step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, seen: Tensor, options: Options
+) -> Tensor:
+    """Replace the gradients if rows were seen; returns whether the new ones are finite."""
+    groups, outputs, inputs, sites = step.shape
+    mean = mean.reshape(groups, 1, inputs, -1)
+    variance = variance.reshape(groups, 1, inputs, -1)
+    if step.bias is None and options.no_bias == "second_moment":
+        variance = transform.second_moment(mean, variance)
+    scale = transform.regularized(variance, options.eps1, options.eps2)
+    samples, positions = scalar(rows.samples, scale), scalar(rows.outputs, scale)
+    q2 = transform.squared_norm(inputs * sites, samples, positions)
+
+    whole = step.weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
+    view = step.view(whole)
+    weight = at_least_float32(view)
+    bias = None if step.bias is None else at_least_float32(step.bias).reshape(groups, outputs, 1, 1)
+    new_weight, new_bias = transform.precondition(weight, bias, mean, scale, q2)
+    # The new bias has the sum of the new weights in it, times μ, and 0 times infinity is NaN: so it tells of them, too.
+    finite = all_finite(new_weight if new_bias is None else new_bias)
+    if isinstance(rows.samples, Tensor):  # there may be no rows
+        new_weight = torch.where(seen, new_weight, weight)
+        new_bias = None if new_bias is None or bias is None else torch.where(seen, new_bias, bias)
+    view.copy_(new_weight)
+    if whole is not step.weight:
+        step.weight.copy_(whole)
+    if step.bias is not None and new_bias is not None:
+        step.bias.copy_(new_bias.reshape(step.bias.shape))
+    return finite
+
+
+def _where(condition: Tensor, some: Estimate, others: Estimate) -> Estimate:
+    mean, variance, weight = (torch.where(condition, a, b) for a, b in zip(some, others, strict=True))
+    return mean, variance, weight
+
+
+def all_finite(x: Tensor) -> Tensor:
+    """Whether no entry is infinite or not a number: 0 times those is NaN."""
+    return (x * 0).sum() == 0

@@ -1,0 +1,164 @@
+"""The backend for tensors on the CPU: the kernels of native.c."""
+
+import ctypes
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, get_num_threads
+
+from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.backends import record
+from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, sizes_in_memory
+from trimtab.bnp.options import Options
+
+LIBRARY = Path(__file__).with_name("_native.so")
+VERSION = 4  # trimtab_version in native.c
+_SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
+_INPUTS = struct.Struct("3qPq")  # `Inputs` in native.c
+_OPTIONS = struct.Struct("3d4q")  # `Options`
+# So many results lie in one buffer, if it is not of more numbers: getting memory takes as long as a result does.
+_RESULTS_PER_BUFFER, _NUMBERS_PER_BUFFER = 8, 16384
+
+_Functions = dict[torch.dtype, tuple[Any, Any]]
+
+
+def _load() -> _Functions:
+    """The functions for each type of number: the moments, and the step. Empty if there is no library that fits."""
+    try:
+        library = ctypes.PyDLL(str(LIBRARY))  # the calls are too short to let go of the interpreter's lock
+        size = ctypes.c_int64
+        library.trimtab_version.restype = library.trimtab_layout.restype = size
+        library.trimtab_layout.argtypes = [size]
+        layout = [library.trimtab_layout(i) for i in range(len(record.FIELDS) + 2)]
+        if library.trimtab_version() != VERSION or layout != [*record.LAYOUT, -1]:
+            return {}
+        functions = {}
+        for dtype, suffix in _SUFFIX.items():
+            moments, step = (getattr(library, name + suffix) for name in ("moments", "precondition"))
+            pointer = ctypes.c_void_p
+            moments.argtypes = [pointer, pointer, ctypes.c_char_p]
+            step.argtypes = [ctypes.c_char_p, size, ctypes.c_char_p, pointer, ctypes.c_uint]
+            step.restype = size
+            functions[dtype] = moments, step
+    except (OSError, AttributeError):
+        return {}
+    return functions
+
+
+def _gomp_parallel() -> int | None:
+    """The address of GOMP_parallel in the OpenMP runtime that PyTorch has loaded, if that is to be had."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+_FUNCTIONS = _load()
+_PARALLEL = _gomp_parallel()
+
+
+def available() -> bool:
+    """Whether the library is there."""
+    return bool(_FUNCTIONS)
+
+
+def describe() -> str:
+    """What is used, in a few words."""
+    threads = torch.get_num_threads() if _PARALLEL else 1
+    return f"compiled C, {threads} thread{'s' if threads != 1 else ''}"
+
+
+class CpuBackend:
+    """Moments and steps by the C kernels, for one BNP."""
+
+    def __init__(self, options: Options) -> None:
+        """Remember the options as the kernels read them."""
+        self._options = {fold: _packed(options, fold) for fold in (False, True)}
+
+    def layout(self, x: Tensor, column: int) -> InputLayout | None:
+        """How inputs like this one lie in memory; None if they are not for the kernel."""
+        if type(x) is not Tensor or x.layout is not torch.strided or x.dtype not in _FUNCTIONS or not x.numel():
+            return None
+        sizes = sizes_in_memory(x, column)
+        return None if sizes is None else _CpuLayout(x, column, sizes, x.dtype)
+
+    def moments(self, layout: InputLayout, x: Tensor, saved: bool) -> BufferMoments | None:
+        """The moments of an input with this layout; None if they cannot be had."""
+        assert type(layout) is _CpuLayout
+        return layout.moments(x)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def record(self, step: LayerStep) -> bytes:
+        """The step as the kernel reads it; empty if it is not for the kernel."""
+        return record.record(step) if step.weight.dtype in _FUNCTIONS else b""
+
+    def step(self, steps: Sequence[LayerStep], records: Sequence[bytes], fold: bool) -> list[Tensor]:
+        """The steps of layers, by their records; returns a flag if something was not finite."""
+        not_finite, options, threads = 0, self._options[fold], get_num_threads()
+        for dtype in {step.weight.dtype for step in steps}:
+            layers = [packed for step, packed in zip(steps, records, strict=True) if step.weight.dtype is dtype]
+            result = _FUNCTIONS[dtype][1](b"".join(layers), len(layers), options, _PARALLEL, threads)
+            if result < 0:
+                raise MemoryError("There is no memory left for the preconditioning of the gradients.")
+            not_finite += result
+        return [torch.ones((), dtype=torch.bool)] if not_finite else []
+
+
+class _CpuLayout(InputLayout):
+    """Inputs of one kind, whose moments the kernel computes at once."""
+
+    _arguments = b""
+    _threads = 0
+    _places: Iterator[tuple[Tensor, int, int]] = iter(())
+
+    def moments(self, x: Tensor) -> BufferMoments | None:
+        """The moments of an input of this kind; None if they cannot be had."""
+        try:
+            address = x.data_ptr()
+        except RuntimeError:  # no memory of its own, as under torch.func
+            return None
+        # No memory here either, or negated when it is read, or not where a processor expects a number to begin
+        if not address or not x.is_cpu or x.is_neg() or address % self.dtype.itemsize:
+            return None
+        place = next(self._places, None) or self._new_place()
+        if place is None:
+            return None
+        if (threads := get_num_threads()) != self._threads:
+            self._arguments = _INPUTS.pack(*self.sizes, _PARALLEL or 0, threads)
+            self._threads = threads
+        if _FUNCTIONS[self.dtype][0](address, place[2], self._arguments):
+            return None
+        return BufferMoments(self, None, *place)
+
+    def _new_place(self) -> tuple[Tensor, int, int] | None:
+        """Where the next moments go: a buffer, the first of its entries that is theirs, and the address of that.
+
+        Each is given out once, whatever threads ask.
+        """
+        numbers = 2 * self.columns
+        count = max(1, min(_RESULTS_PER_BUFFER, _NUMBERS_PER_BUFFER // numbers))
+        buffer = torch.empty(count * numbers, dtype=self.dtype, device="cpu")
+        if type(buffer) is not Tensor or not (at := buffer.data_ptr()):  # a mode is active that gives no memory
+            return None
+        size = self.dtype.itemsize * numbers
+        places = iter([(buffer, i * numbers, at + i * size) for i in range(count)])
+        self._places = places
+        return next(places)
+
+
+def _packed(options: Options, fold: bool) -> bytes:
+    """`Options` in native.c."""
+    return _OPTIONS.pack(
+        options.rho,
+        options.eps1,
+        options.eps2,
+        options.debias,
+        options.statistics == "batch",
+        options.no_bias == "second_moment",
+        fold,
+    )

@@ -1,0 +1,329 @@
+"""Kernels in Triton, each for all layers of a network in one launch; triton.py launches them.
+
+What differs from layer to layer is read from tables.
+"""
+
+import triton
+import triton.language as tl
+
+from trimtab.bnp.algorithm.moments import COUNTS as _COUNTS
+from trimtab.bnp.backends import record
+
+PLANE = tl.constexpr(1024)  # positions of one channel that are read at once
+ROWS = tl.constexpr(64)
+COLUMNS = tl.constexpr(64)
+SUMS = tl.constexpr(64)  # partial sums that are added at once
+SPAN = tl.constexpr(1024)  # columns that are looked at at once in a step
+WEIGHTS = tl.constexpr(512)  # weights of one output that are changed at once
+
+# The places of a layer's numbers in its record, and what stands in some of them.
+WEIGHT = tl.constexpr(record.PLACES["weight"])
+BIAS = tl.constexpr(record.PLACES["bias"])
+BATCH_MEAN = tl.constexpr(record.PLACES["batch_mean"])
+BATCH_VARIANCE = tl.constexpr(record.PLACES["batch_variance"])
+MEAN = tl.constexpr(record.PLACES["mean"])
+VARIANCE = tl.constexpr(record.PLACES["variance"])
+SHARE = tl.constexpr(record.PLACES["share"])
+STEPS = tl.constexpr(record.PLACES["steps"])
+SKIPPED = tl.constexpr(record.PLACES["skipped"])
+GROUPS = tl.constexpr(record.PLACES["groups"])
+OUTPUTS = tl.constexpr(record.PLACES["outputs"])
+INPUTS = tl.constexpr(record.PLACES["inputs"])
+SITES = tl.constexpr(record.PLACES["sites"])
+SHARED = tl.constexpr(record.PLACES["shared"])
+BATCH = tl.constexpr(record.PLACES["batch"])
+Q2 = tl.constexpr(record.PLACES["q2"])
+RECORD = tl.constexpr(len(record.FIELDS))
+SHARED_SITES_FIRST = tl.constexpr(record.SHARED_SITES_FIRST)
+SINGLE_ROW = tl.constexpr(record.SINGLE_ROW)
+IS_SUMS = tl.constexpr(record.SUMS)
+COUNTS = tl.constexpr(_COUNTS)
+
+# ---- Moments ---------------------------------------------------------------------------------------------------------
+# Sums and sums of squares are taken about the first row: about zero, 1e4 ± 1e-2 could come out with a variance below 0.
+# Each program sums a part of the rows. The last one to arrive at a column adds up the parts, in their order.
+
+
+@triton.jit
+def _finish(shift, sums, squares, rows, mean, variance, mask):
+    m = sums / rows
+    v = squares / rows - m * m
+    tl.store(mean, (shift.to(tl.float64) + m).to(tl.float32), mask=mask)
+    tl.store(variance, tl.where(v < 0, 0.0, v).to(tl.float32), mask=mask)
+
+
+@triton.jit
+def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr):
+    """X is (samples, columns, positions). A program is one column of some samples.
+
+    `inputs` is x, if it is ALONE, or else a table of addresses.
+    """
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    column = tl.load(work + program * 3 + 1)
+    part = tl.load(work + program * 3 + 2)
+    samples = tl.load(layers + layer * 7)
+    columns = tl.load(layers + layer * 7 + 1)
+    positions = tl.load(layers + layer * 7 + 2)
+    per_part = tl.load(layers + layer * 7 + 3)
+    parts = tl.load(layers + layer * 7 + 4)
+    first_column = tl.load(layers + layer * 7 + 5)
+    first_part = tl.load(layers + layer * 7 + 6)
+    x = inputs if ALONE else tl.load(inputs + layer).to(tl.pointer_type(TYPE))
+
+    shift = tl.load(x + column * positions).to(tl.float32)
+    sums = tl.zeros([PLANE], tl.float32)
+    squares = tl.zeros([PLANE], tl.float32)
+    plane = x + (part.to(tl.int64) * per_part * columns + column) * positions
+    for _ in range(part * per_part, tl.minimum(samples, part * per_part + per_part)):
+        for begin in range(0, positions, PLANE):
+            at = begin + tl.arange(0, PLANE)
+            inside = at < positions
+            v = tl.where(inside, tl.load(plane + at, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
+            sums += v
+            squares += v * v
+        plane += columns * positions
+    mine = partial + (first_part + column * parts).to(tl.int64) * 2
+    tl.store(mine + part * 2, tl.sum(sums))
+    tl.store(mine + part * 2 + 1, tl.sum(squares))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + first_column + column, 1, sem="acq_rel") == parts - 1:
+        total = tl.zeros([SUMS], tl.float64)
+        total_squares = tl.zeros([SUMS], tl.float64)
+        for begin in range(0, parts, SUMS):
+            at = begin + tl.arange(0, SUMS)
+            total += tl.load(mine + at * 2, mask=at < parts, other=0.0)
+            total_squares += tl.load(mine + at * 2 + 1, mask=at < parts, other=0.0)
+        rows = samples.to(tl.float64) * positions
+        mean = out + first_column * 2 + column
+        _finish(shift, tl.sum(total), tl.sum(total_squares), rows, mean, mean + columns, True)
+        tl.store(arrived + first_column + column, 0)
+
+
+@triton.jit
+def moments_of_rows(inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr):
+    """X is (rows, columns). A program is a block of columns of some rows. `inputs` as in `moments_of_planes`."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 3)
+    block = tl.load(work + program * 3 + 1)
+    part = tl.load(work + program * 3 + 2)
+    rows = tl.load(layers + layer * 7)
+    columns = tl.load(layers + layer * 7 + 1)
+    per_part = tl.load(layers + layer * 7 + 3)
+    parts = tl.load(layers + layer * 7 + 4)
+    first_column = tl.load(layers + layer * 7 + 5)
+    first_part = tl.load(layers + layer * 7 + 6)
+    x = inputs if ALONE else tl.load(inputs + layer).to(tl.pointer_type(TYPE))
+
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < columns
+    shift = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    squares = tl.zeros([ROWS, COLUMNS], tl.float32)
+    end = tl.minimum(rows, part * per_part + per_part)
+    for begin in range(part * per_part, end, ROWS):
+        row = begin + tl.arange(0, ROWS)
+        mask = (row < end)[:, None] & inside[None, :]
+        v = tl.load(x + row[:, None].to(tl.int64) * columns + column[None, :], mask=mask, other=0.0).to(tl.float32)
+        v = tl.where(mask, v - shift[None, :], 0.0)
+        sums += v
+        squares += v * v
+    mine = partial + (first_part + block * parts).to(tl.int64) * 2 * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(mine + part * 2 * COLUMNS, tl.sum(sums, 0))
+    tl.store(mine + part * 2 * COLUMNS + COLUMNS, tl.sum(squares, 0))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + first_column + block, 1, sem="acq_rel") == parts - 1:
+        total = tl.zeros([COLUMNS], tl.float64)
+        total_squares = tl.zeros([COLUMNS], tl.float64)
+        for i in range(0, parts):
+            total += tl.load(mine + i * 2 * COLUMNS)
+            total_squares += tl.load(mine + i * 2 * COLUMNS + COLUMNS)
+        mean = out + first_column * 2 + column
+        _finish(shift, total, total_squares, rows.to(tl.float64), mean, mean + columns, inside)
+        tl.store(arrived + first_column + block, 0)
+
+
+# ---- The step --------------------------------------------------------------------------------------------------------
+# A program changes the gradients of some outputs of one layer. It computes what they are transformed with itself, from
+# the averages as they were and the batch: that is less work than a launch of another kernel. The last program of each
+# layer decides whether the new averages are kept. A layer's row in the table is as in native.c.
+
+
+@triton.jit
+def _between(a, b, step):
+    return tl.where(step < 0.5, a + step * (b - a), b - (1 - step) * (b - a))
+
+
+@triton.jit
+def _q2(row):
+    """q²; with sums in the place of moments it is computed from them."""
+    q2 = tl.load(row + Q2).to(tl.float64, bitcast=True)
+    if tl.load(row + BATCH) == IS_SUMS:
+        sums = tl.load(row + BATCH_MEAN).to(tl.pointer_type(tl.float64))
+        samples = tl.load(sums + 2)
+        fan_in = (tl.load(row + INPUTS) * tl.load(row + SITES)).to(tl.float64)
+        q2 = tl.maximum(fan_in / samples, tl.sqrt(tl.load(sums + 3) / samples))
+    return q2.to(tl.float32)
+
+
+@triton.jit
+def _batch(row, at, inside, columns):
+    """Mean and variance of some columns in this step's rows."""
+    if tl.load(row + BATCH) == IS_SUMS:
+        sums = tl.load(row + BATCH_MEAN).to(tl.pointer_type(tl.float64))
+        share = 1 / (tl.load(sums) + tl.load(sums + 1))  # divided once: float64 is slow
+        m = tl.load(sums + COUNTS + at, mask=inside, other=0.0) * share
+        v = tl.load(sums + COUNTS + columns + at, mask=inside, other=0.0) * share - m * m
+        mean = m.to(tl.float32)
+        variance = tl.where(v < 0, 0.0, v).to(tl.float32)
+    else:
+        mean = tl.load(tl.load(row + BATCH_MEAN).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+        variance = tl.load(tl.load(row + BATCH_VARIANCE).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    return mean, variance
+
+
+@triton.jit
+def _row_count(row):
+    """How many rows there are: none, one, or more than one."""
+    mode = tl.load(row + BATCH)
+    rows = tl.where(mode == SINGLE_ROW, 1.0, 2.0).to(tl.float64)
+    if mode == IS_SUMS:
+        sums = tl.load(row + BATCH_MEAN).to(tl.pointer_type(tl.float64))
+        rows = tl.load(sums) + tl.load(sums + 1)
+    return rows
+
+
+@triton.jit
+def _statistics(
+    row, at, inside, columns, single, usable, undo, by, started, step,
+    DEBIAS: tl.constexpr, USE_BATCH: tl.constexpr, SECOND_MOMENT: tl.constexpr, FOLD: tl.constexpr,
+):  # fmt: skip
+    """Of some columns: the averages after this batch, and the mean and the variance that are used."""
+    new_mean = tl.load(tl.load(row + MEAN).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    new_variance = tl.load(tl.load(row + VARIANCE).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0)
+    m_batch, v_batch = _batch(row, at, inside, columns)
+    distance = m_batch - new_mean / undo
+    v_batch = tl.where(single, distance * distance, v_batch)
+    if FOLD:
+        new_mean = tl.where(usable, _between(new_mean, m_batch, step), new_mean)
+        new_variance = tl.where(usable, _between(new_variance, v_batch, step), new_variance)
+    m = new_mean / by
+    v = tl.where(started, new_variance / by, 1.0) if DEBIAS else new_variance
+    if USE_BATCH:
+        taken = usable & (single == 0)
+        m = tl.where(taken, m_batch, m)
+        v = tl.where(taken, v_batch, v)
+    if SECOND_MOMENT:
+        v = tl.where(tl.load(row + BIAS) == 0, v + m * m, v)
+    return new_mean, new_variance, m, v
+
+
+@triton.jit
+def precondition(
+    table,
+    work,
+    flags,
+    flag,
+    step,
+    eps1,
+    eps2,
+    DEBIAS: tl.constexpr,
+    USE_BATCH: tl.constexpr,
+    SECOND_MOMENT: tl.constexpr,
+    FOLD: tl.constexpr,
+):
+    """The step of some outputs of a layer."""
+    program = tl.program_id(0)
+    layer = tl.load(work + program * 4)
+    first_output = tl.load(work + program * 4 + 1)
+    end_output = tl.load(work + program * 4 + 2)
+    programs = tl.load(work + program * 4 + 3)
+    row = table + layer * RECORD
+    bias_address = tl.load(row + BIAS)
+    mean = tl.load(row + MEAN).to(tl.pointer_type(tl.float32))
+    share = tl.load(row + SHARE).to(tl.pointer_type(tl.float32))
+    groups = tl.load(row + GROUPS).to(tl.int32)
+    outputs = tl.load(row + OUTPUTS).to(tl.int32)
+    inputs = tl.load(row + INPUTS).to(tl.int32)
+    sites = tl.load(row + SITES).to(tl.int32)
+    shared = tl.load(row + SHARED)
+    width = inputs * sites
+    per_group = tl.where(shared == 0, width, inputs)
+    columns = groups * per_group
+    rows = _row_count(row)
+    single = rows == 1
+    seen = rows > 0
+    q2 = _q2(row)
+    old_share = tl.load(share)
+    undo = tl.where(old_share > 0, old_share, 1.0) if DEBIAS else 1.0
+
+    spoilt = tl.zeros([SPAN], tl.float32)
+    for begin in range(0, columns, SPAN):
+        at = begin + tl.arange(0, SPAN)
+        inside = at < columns
+        m_batch, v_batch = _batch(row, at, inside, columns)
+        distance = m_batch - tl.load(mean + at, mask=inside, other=0.0) / undo
+        spoilt += tl.where(inside, tl.where(single, distance * distance, v_batch) * 0, 0.0)
+    usable = tl.sum(spoilt) == 0
+    new_share = tl.where(usable, _between(old_share, 1.0, step), old_share) if FOLD else old_share
+    started = new_share > 0 if DEBIAS else True
+    by = tl.where(started, new_share, 1.0) if DEBIAS else 1.0
+
+    first_column = first_output // outputs * per_group
+    most = tl.full([SPAN], -float("inf"), tl.float32)
+    for begin in range(0, per_group, SPAN):
+        inside = begin + tl.arange(0, SPAN) < per_group
+        at = first_column + begin + tl.arange(0, SPAN)
+        _mean, _variance, _m, v = _statistics(
+            row, at, inside, columns, single, usable, undo, by, started, step, DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD
+        )
+        most = tl.maximum(most, tl.where(inside, v, -float("inf")))
+    added = eps1 * tl.max(most) + eps2
+
+    has_bias = bias_address != 0
+    weight = tl.load(row + WEIGHT).to(tl.pointer_type(tl.float32)) + first_output.to(tl.int64) * width
+    bias = bias_address.to(tl.pointer_type(tl.float32)) + first_output
+    for _ in range(first_output, tl.where(seen, end_output, first_output)):
+        b = tl.load(bias, mask=has_bias, other=0.0)
+        sums = tl.zeros([WEIGHTS], tl.float32)
+        for begin in range(0, width, WEIGHTS):
+            at = begin + tl.arange(0, WEIGHTS)
+            inside = at < width
+            column = first_column + tl.where(shared == 0, at, tl.where(shared == 1, at // sites, at % inputs))
+            _mean, _variance, m, v = _statistics(
+                row, column, inside, columns, single, usable, undo, by, started, step,
+                DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD,
+            )  # fmt: skip
+            m = tl.where(has_bias, m, 0.0)
+            w = (tl.load(weight + at, mask=inside, other=0.0) - m * b) * (1.0 / (q2 * (v + added)))
+            tl.store(weight + at, w, mask=inside)
+            sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
+        b = b / q2 - tl.sum(sums)
+        tl.store(bias, b, mask=has_bias)
+        if b * 0 != 0:
+            tl.store(flags + layer * 2, 1)
+        weight += width
+        bias += 1
+    tl.debug_barrier()
+    if tl.atomic_add(flags + layer * 2 + 1, 1, sem="acq_rel") == programs - 1:
+        good = usable & (tl.atomic_xchg(flags + layer * 2, 0) == 0)
+        tl.store(flags + layer * 2 + 1, 0)
+        if seen & (good == 0):
+            tl.store(flag, 1)
+        if FOLD:
+            if seen:
+                counter = tl.load(row + tl.where(good, STEPS, SKIPPED)).to(tl.pointer_type(tl.int64))
+                tl.store(counter, tl.load(counter) + 1)
+                if good:
+                    variance = tl.load(row + VARIANCE).to(tl.pointer_type(tl.float32))
+                    for begin in range(0, columns, SPAN):
+                        at = begin + tl.arange(0, SPAN)
+                        inside = at < columns
+                        m, v, _m, _v = _statistics(
+                            row, at, inside, columns, single, usable, undo, by, started, step,
+                            DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD,
+                        )  # fmt: skip
+                        tl.store(mean + at, m, mask=inside)
+                        tl.store(variance + at, v, mask=inside)
+                    if DEBIAS:
+                        tl.store(share, new_share)

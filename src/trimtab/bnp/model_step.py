@@ -1,0 +1,120 @@
+"""One step of BNP: the gradients of all layers of a model are replaced."""
+
+from typing import Any
+
+from torch import Tensor
+
+from trimtab import _torch
+from trimtab.bnp.alarm import DeferredAlarm
+from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.backends import Backends
+from trimtab.bnp.options import Options
+from trimtab.bnp.rows.books import Books
+from trimtab.bnp.rows.layer import ObservedLayer
+from trimtab.bnp.rows.model import ObservedModel
+from trimtab.notice import warn_user
+
+
+class ModelStep:
+    """Steps of one BNP, with what a user is told of on the way.
+
+    Attributes:
+        alarm: Rings once something was not finite.
+    """
+
+    def __init__(self, observed: ObservedModel, backends: Backends, options: Options) -> None:
+        """Of the layers of an observed model."""
+        self.alarm = DeferredAlarm(_warn_not_finite)
+        self._observed, self._backends, self._options = observed, backends, options
+        self._warned_single_row = options.statistics != "batch"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies."""
+        return {**self.__dict__, "alarm": DeferredAlarm(_warn_not_finite)}
+
+    def mute(self) -> None:
+        """Tell the user nothing."""
+        self.alarm = DeferredAlarm(lambda: None)
+        self._warned_single_row = True
+        for layer in self._observed.layers.values():
+            layer.warned_unseen = layer.warned_unsupported = True
+
+    def __call__(self, parameters: set[int] | None, fold: bool) -> None:
+        """One step over the layers whose weight is among the parameters (None: all).
+
+        Args:
+            parameters: The identities of the parameters.
+            fold: Whether the running averages move: once in a step that runs its closure several times.
+        """
+        self._observed.update()
+        eager = not _torch.is_compiling()
+        if eager and self._observed.unused_steps.count:
+            self._observed.unused_steps.stepped()
+        steps: list[LayerStep] = []
+        unseen: list[ObservedLayer] = []
+        shared: list[tuple[Books, Tensor]] = []
+        for layer in self._observed.supported:
+            weight = layer.parameters["weight"]
+            if weight is None or weight.grad is None or not weight.requires_grad:
+                continue
+            if parameters is not None and id(weight) not in parameters:
+                continue
+            step = layer.step(weight, weight.grad, parameters)
+            if step is None:
+                unseen.append(layer)
+                continue
+            steps.append(step)
+            if eager and len(layer.books.followers) > 1:
+                _refuse_spent(layer, weight.grad)
+                shared.append((layer.books, weight.grad))
+            if not self._warned_single_row:
+                self._warn_single_row(layer, step)
+        flags = self._backends.step(steps, fold)
+        for books, grad in shared:
+            books.spend(grad)
+        self._observed.discard()
+        if unseen and eager:
+            self._observed.warn_problems(unseen)
+            _warn_unseen([layer for layer in unseen if layer.problem is None])
+        if fold:
+            for flag in flags:
+                self.alarm.watch(flag)
+        self.alarm.check()
+
+    def _warn_single_row(self, layer: ObservedLayer, step: LayerStep) -> None:
+        count = step.rows.rows().moments.count + step.rows.rows().zeros
+        if not isinstance(count, Tensor) and count == 1:
+            self._warned_single_row = True
+            warn_user(
+                f"Layer {layer.name!r} saw a single row in a step, which has no variance of its own: with "
+                "statistics='batch' the running statistics are used in such a step."
+            )
+
+
+def _refuse_spent(layer: ObservedLayer, grad: Tensor) -> None:
+    if layer.books.is_spent(grad):
+        raise RuntimeError(
+            f"The gradient of layer {layer.name!r} was preconditioned by another BNP since it arrived and would be "
+            "a second time; detach() one of the two, or give each its own layers (skip)."
+        )
+
+
+def _warn_unseen(layers: list[ObservedLayer]) -> None:
+    names = [layer.name for layer in layers if not layer.warned_unseen]
+    for layer in layers:
+        layer.warned_unseen = True
+    if names:
+        warn_user(
+            f"No input was seen for {', '.join(map(repr, names))} since the last step, so their gradients are left "
+            "as they are. (A layer is seen when it is called as a module, with an input that is not empty; "
+            "nn.MultiheadAttention does not call its out_proj. One with a forward of its own is seen when that calls "
+            "torch.nn.functional with its weight while gradients are enabled. Nothing is seen of code that was compiled"
+            " without BNP: torch.compiler.reset() drops that.)"
+        )
+
+
+def _warn_not_finite() -> None:
+    warn_user(
+        "A step had inputs or gradients that are not finite; the running averages of these layers were left as they "
+        "were. BNP.report() counts such steps for each layer."
+    )

@@ -1,0 +1,102 @@
+"""The calls of layers, each known by its node in autograd's graph until a backward has come to it.
+
+In a backward, autograd can be asked whether it executes a node (`comes_to`). That costs little, but it answers no for a
+node at which the backward has begun, and a node that is kept keeps what autograd has saved for it. So a call is known
+by its node only up to the next backward; else a hook on the node waits for a backward to come by:
+
+    - if the layer was called outside a call of the model, or within a backward (checkpointing);
+    - if the node is that of the model's own output, unless another node belongs to the call, too;
+    - from the next call of the model or the next step on, or once a backward has kept its graph.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor
+
+from trimtab import _torch
+from trimtab.bnp.algorithm.moments import Rows
+from trimtab.bnp.backends import Backends
+
+_numbers = itertools.count()
+
+
+class Call:
+    """One call of a layer.
+
+    Attributes:
+        rows: What was seen.
+        node: Its node in the graph, while the call is known by that.
+        number: Tells it from others, since several backwards can go through one call.
+    """
+
+    __slots__ = ("_reached", "node", "number", "rows")
+
+    def __init__(self, rows: Rows, node: Any, reached: "Callable[[Call], None]") -> None:
+        """`reached` is called if a backward comes to the node while the call waits for that."""
+        self.rows, self.node, self._reached = rows, node, reached
+        self.number = next(_numbers)
+
+    def wait_for_backward(self) -> None:
+        """Be known by a hook on the node from now on, and let the node go."""
+        node, self.node = self.node, None
+        node.register_prehook(self.on_node)
+
+    def begin_below(self) -> None:
+        """Be prepared for a backward that begins at the node."""
+        for node, _ in self.node.next_functions:
+            if node is not None and node.name() == "TBackward0":  # Linear transposes its weight at each call
+                self.node = node
+                return
+        self.wait_for_backward()
+
+    def on_node(self, *_: Any) -> None:
+        """Hook: a backward has come to the node."""
+        self._reached(self)
+
+
+class OpenCalls:
+    """The calls of all layers of a model that are known by their nodes.
+
+    Attributes:
+        backends: Have to compute what waits when a backward has come to a layer.
+        adding_backward: The last backward that has added to a gradient.
+    """
+
+    def __init__(self, backends: Backends) -> None:
+        """None yet."""
+        self.backends = backends
+        self.adding_backward = -1
+        self._calls: list[Call] = []
+        self._thread = 0  # in which the model is being called
+
+    def begin(self) -> None:
+        """The model is called."""
+        if self._calls:
+            self.release()
+        self._thread = get_ident()
+
+    def end(self, outputs: Iterable[Tensor]) -> None:
+        """The call of the model is over, with these outputs."""
+        self._thread = 0
+        for y in outputs:
+            node = y.grad_fn
+            for call in self._calls:
+                if call.node is node and node is not None:
+                    call.begin_below()
+
+    def keep(self, call: Call) -> bool:
+        """Whether a call may be known by its node: not within a backward or outside a call of the model."""
+        if not _torch.ASKS_FOR_NODES or self._thread != get_ident() or _torch.current_backward() != -1:
+            return False
+        self._calls.append(call)
+        return True
+
+    def release(self) -> None:
+        """Keep no node any longer."""
+        for call in self._calls:
+            if call.node is not None:
+                call.wait_for_backward()
+        self._calls.clear()

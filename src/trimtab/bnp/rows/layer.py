@@ -1,0 +1,301 @@
+"""One observed layer: what is seen of its input, its running averages, and what its next step is about."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab import _torch
+from trimtab.bnp.algorithm.averages import RunningAverage
+from trimtab.bnp.algorithm.moments import Rows, RowSums, compute_dtype
+from trimtab.bnp.algorithm.step import LayerStep, Shape
+from trimtab.bnp.layers import (
+    InputColumns,
+    LayerType,
+    column_shapes,
+    has_each_once,
+    is_saved,
+    misfit,
+    output_first,
+    wrong_columns,
+)
+from trimtab.bnp.rows.books import Books
+from trimtab.bnp.rows.compiled import CompiledRows
+from trimtab.bnp.rows.last_call import LastCall
+from trimtab.bnp.rows.layer_hooks import CallHooks
+from trimtab.bnp.rows.observation import Observation
+
+
+class ObservedLayer:
+    """Watches one layer and keeps its statistics.
+
+    Attributes:
+        name: The layer's name in the model.
+        module: The layer.
+        parameters: Its own parameters, by name, as they are now.
+        kind: What is known of its type.
+        running: The running averages, from the first step on.
+        hooks: The hooks on its calls.
+        books: Which of the rows that were seen count.
+        warned_unseen: Whether it has been said that the layer had a gradient but no input.
+        warned_unsupported: Whether it has been said that the layer cannot be preconditioned.
+    """
+
+    def __init__(self, name: str, module: nn.Module, kind: LayerType, observation: Observation) -> None:
+        """Know the layer; `start` puts the hooks on."""
+        self.name = name
+        self.module = module
+        self.kind = kind
+        self.running: RunningAverage | None = None
+        self.warned_unseen = False
+        self.warned_unsupported = False
+        self._observation = observation
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have no hooks, no rows, and nothing that is for this machine."""
+        self.parameters = _torch.parameters_of(self.module)
+        self._compiled = CompiledRows()
+        self.books = Books(self._observation.open_calls, self._compiled)
+        self._memo: dict[str, Any] = {}  # for the backends
+        # The shape of the view of the weight, what it was found for, and the shapes that its statistics may have
+        self._shape: tuple[Any, Shape, list[tuple[int, ...]]] | None = None
+        self._last_call: LastCall | None = None
+        self._looked_at_values = False  # of what a registered function has returned
+        common = self._observation
+        self.hooks = CallHooks(self.module, self._seen, self.kind, common.options, self._compiled, common.pause)
+        # Why the layer is left alone, if that has come out when it ran, and what it was like then.
+        self._problem: str | None = None
+        self._problem_is_for: tuple[Any, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which have statistics and nothing else."""
+        names = ("name", "module", "kind", "running", "warned_unseen", "warned_unsupported", "_observation")
+        return {name: self.__dict__[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a copy."""
+        self.__dict__.update(state)
+        self._forget()
+
+    # ---- The layer as it is ------------------------------------------------------------------------------------------
+
+    @property
+    def weight(self) -> nn.Parameter | None:
+        """The layer's weight, if it is a parameter of its own (and not computed from others)."""
+        weight = self.parameters.get("weight")
+        return weight if isinstance(weight, nn.Parameter) else None
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether the layer adds its bias, if it has one, where it multiplies its weight."""
+        return self.hooks.own_forward is None or self.hooks.own_forward.adds_bias
+
+    def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
+        """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
+        bias = self.parameters.get("bias")
+        if bias is None or not bias.requires_grad or not isinstance(bias, nn.Parameter):
+            return None
+        if self.hooks.own_forward is not None and not self.adds_bias:
+            return None
+        return bias if parameters is None or id(bias) in parameters else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the layer is left alone, in a few words, if that has come out when it ran; until the layer changes."""
+        own_forward = self.hooks.own_forward
+        if own_forward is not None and own_forward.problem is not None:
+            self._has(own_forward.problem)
+            own_forward.problem = None
+        if self._problem is not None and self._problem_is_for != self._likeness():
+            self._problem = None
+        return self._problem
+
+    def _has(self, problem: str) -> None:
+        """Leave the layer alone for this reason, as long as it is as it is now."""
+        self._problem, self._problem_is_for = problem, self._likeness()
+
+    def _likeness(self) -> tuple[Any, ...]:
+        """What can be changed about a layer so that it has no problem any longer."""
+        weight = self.weight
+        about = () if weight is None else (weight.shape, weight.dtype, weight.device)
+        return (*about, getattr(self.module, "groups", 1), *self.kind.implementations(self.module))
+
+    def view(self, weight: Tensor) -> Tensor:
+        """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
+        return self.kind.view(self.module, weight)
+
+    def shape(self, weight: Tensor) -> Shape | None:
+        """The shape of the view that `view` gives; None, and a problem, if it gives none."""
+        known_for = weight.shape, self.module.__dict__.get("groups")
+        if self._shape is None or self._shape[0] != known_for:
+            like = torch.empty(weight.shape, device="meta")
+            try:
+                view = self.view(like)
+                groups, outputs, inputs, sites = view.shape
+            except Exception:  # it may be a user's function
+                view = None
+            if view is None or not _torch.is_view_of(view, like) or not has_each_once(view, like):
+                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
+                return None
+            shape = groups, outputs, inputs, sites
+            self._shape = known_for, shape, column_shapes(weight, shape)
+        return self._shape[1]
+
+    # ---- What is seen of it ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Put the hooks on the layer, if they are not."""
+        if not self.hooks.on:
+            self.hooks.put_on()
+            self._follow(self.weight)
+
+    def stop(self) -> None:
+        """Take the hooks off and forget the pending rows."""
+        self.books.discard()
+        self.books.follow(None)
+        self._compiled.clear()
+        self._memo = {}
+        self.hooks.take_off()
+
+    def _follow(self, weight: nn.Parameter | None) -> None:
+        """See what becomes of this weight's gradients."""
+        if weight is not None and not isinstance(weight, nn.UninitializedParameter):
+            self.books.follow(weight if weight.requires_grad else None)
+            self._prepare_for_compiled_code(weight)
+
+    def _prepare_for_compiled_code(self, weight: nn.Parameter) -> None:
+        """Make what it needs, which it cannot make itself."""
+        if weight.numel() and (shape := self.shape(weight)) is not None:
+            self._compiled.fit(weight, shape, self._observation.options, self._token_reached)
+
+    def _seen(self, layer: Any, x: Tensor, outputs: Sequence[Tensor], weight: nn.Parameter) -> None:
+        """Enter the rows of a call in the books."""
+        if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
+            return
+        last = self._last_call
+        rows = last.rows(layer, x, outputs[0]) if last is not None else None
+        if rows is None:
+            rows = self._rows(layer, x, outputs[0], weight)
+            if rows is None:
+                return
+        if weight is not self.books.weight:
+            self._follow(weight)
+        self.books.called(rows, outputs)
+
+    def _rows(self, layer: Any, x: Tensor, y: Tensor, weight: nn.Parameter) -> Rows | None:
+        """The rows of any call; None if there are none, or if they cannot be the layer's."""
+        backends = self._observation.backends
+        rows = self.kind.observe(layer, x, y, self._observation.options)
+        if not isinstance(rows, InputColumns):
+            return rows if self._fits(rows, weight) and rows.moments.count != 0 else None
+        if not rows.x.numel():
+            return None
+        plan = backends.plan(rows.x, rows.dim) if rows.x is x else None
+        self._last_call = None if plan is None else LastCall(*plan, y.shape, rows)
+        return rows.rows(backends.moments(rows.x, rows.dim, rows.x.is_cuda and is_saved(layer, x)))
+
+    def _fits(self, rows: Any, weight: nn.Parameter) -> bool:
+        """Whether rows can be those of the layer; else that is its problem."""
+        shape = self.shape(weight)
+        if shape is None:
+            return False
+        problem = misfit(rows, weight, shape)
+        if problem is None and (weight.is_cpu or not self._looked_at_values):  # once, for which a GPU is waited for
+            self._looked_at_values = True
+            if not weight.is_meta and bool((rows.moments.variance < 0).any()):
+                problem = "its rows have negative variances"
+        if problem is not None:
+            self._has(problem)
+        return problem is None
+
+    def _token_reached(self, sums: Tensor) -> None:
+        """Tensor hook: a backward through compiled code has come to this layer.
+
+        The same backward has the weight's gradient; which of the two comes first is not known.
+        """
+        weight = self.weight
+        if weight is not self.books.weight:
+            self._follow(weight)
+        self.books.before_gradient()
+        self._compiled.arrived = True
+        if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
+            like = sums.new_empty(self._compiled.columns, dtype=compute_dtype(weight), device=weight.device)
+            self.running = RunningAverage(like, debias=self._observation.options.debias)
+
+    # ---- The step ----------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Rows | RowSums | None:
+        """All rows whose gradient is in weight.grad, pooled.
+
+        If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
+        """
+        rows = self.books.accumulated
+        if self._compiled.arrived and (weight := self.weight) is not None:
+            compiled = self._compiled.rows(weight)
+            return compiled if compiled is None or rows is None else compiled.merge(rows)
+        return self.handed_out if rows is None else rows
+
+    @property
+    def handed_out(self) -> Rows | None:
+        """The rows whose gradient torch.autograd.grad has returned to its caller."""
+        return self.books.handed_out
+
+    def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
+        """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
+        self.running = running
+        self.books.restore(accumulated, handed_out)
+
+    def step(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> LayerStep | None:
+        """What the step of this layer is about; None if no input was seen, or if there is a `problem`.
+
+        Raises:
+            ValueError: If its running averages are for other inputs.
+        """
+        if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
+            return None
+        rows = self.pending
+        if rows is None:
+            return None
+        if grad.shape != weight.shape:
+            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight.shape)}")
+            return None
+        like = rows if isinstance(rows, RowSums) else rows.moments
+        known = self._shape
+        if known is None or known[0] != (weight.shape, self.module.__dict__.get("groups")):
+            if self.shape(weight) is None:
+                return None
+            known = self._shape
+            assert known is not None
+        if like.shape not in known[2]:
+            self._has(wrong_columns(like.shape, known[1]))
+            return None
+        if like.device != weight.device:  # the model was moved
+            rows = rows.to(weight.device)
+            like = rows if isinstance(rows, RowSums) else rows.moments
+        if (token := self._compiled.token) is not None and token.device != weight.device:
+            self._prepare_for_compiled_code(weight)
+        if self.running is None:
+            self.running = RunningAverage(like, debias=self._observation.options.debias)
+        average = self.running.mean
+        if average.shape != like.shape:
+            raise ValueError(
+                f"Layer {self.name!r} has statistics of shape {tuple(average.shape)}, but its input has "
+                f"{tuple(like.shape)}; make a new BNP for the changed layer."
+            )
+        if average.dtype is not like.dtype or average.device != like.device:
+            self.running.to(like.device, like.dtype)
+        bias = self.trained_bias(parameters)
+        return LayerStep(
+            self.name,
+            grad,
+            None if bias is None else bias.grad,
+            rows,
+            self.running,
+            self.view,
+            known[1],
+            self.kind.view is output_first,
+            self._memo,
+        )
