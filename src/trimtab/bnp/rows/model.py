@@ -220,6 +220,7 @@ class _Contents:
         self._children = [_torch.children_of(module).values for module in modules]
         self._parameters = [_torch.parameters_of(module).values for module in modules]
         self._layers = layers
+        self._attributes = [module.__dict__ for module in layers]
         self._classes = set(map(type, layers))
         self._known_children = _identities(self._children)
         self._known_parameters: list[int] = [-1]
@@ -239,15 +240,9 @@ class _Contents:
 
         Their classes, their own attributes and those of their classes decide about it.
         """
-        own = [
-            part
-            for module in self._layers
-            for part in (module.__class__, *[module.__dict__.get(name) for name in _torch.CONVOLUTION_METHODS])
-        ]
-        before, self._known_forwards = (
-            self._known_forwards,
-            own + [getattr(cls, "forward", None) for cls in self._classes],
-        )
+        own = [attributes.get(name) for name in _torch.CONVOLUTION_METHODS for attributes in self._attributes]
+        of_classes = [getattr(cls, "forward", None) for cls in self._classes]
+        before, self._known_forwards = self._known_forwards, [*map(type, self._layers), *own, *of_classes]
         return before != self._known_forwards
 
 
