@@ -125,3 +125,39 @@ def test_a_step_within_autocast_rounds_nothing() -> None:
                 bnp.step()
         results.append(layer.bias.grad)
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_what_jit_has_compiled() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 4)))
+    with pytest.raises(TypeError, match=r"cannot watch what torch.jit has compiled: make it for the model before that"):
+        trimtab.BNP(scripted)
+
+
+@pytest.mark.parametrize("x", [torch.eye(3).to_sparse(), torch.eye(3, dtype=torch.complex64)], ids=["sparse", "i"])
+def test_moments_of_what_has_none(x: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match=r"takes a dense tensor of real numbers"):
+        trimtab.Moments.of(x, columns=-1)
+
+
+def test_moments_of_eight_bits() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    moments = trimtab.Moments.of(x.to(torch.float8_e4m3fn), columns=-1)
+    assert moments.mean.tolist() == [2.0, 3.0] and moments.variance.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("function", [lambda layer, x: None, lambda: None, lambda a, b, c, d, e: None])
+def test_a_registered_function_with_other_arguments(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"register_layer decorates a function \(layer, x, y, options\) -> Rows"):
+        trimtab.register_layer(nn.Bilinear)(function)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func itself uses it
+@pytest.mark.parametrize("fast", [True, False])
+def test_second_derivatives_by_torch_func(fast: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(3)
+    expected = torch.func.hessian(lambda x: model(x).sum())(x)
+    bnp = trimtab.BNP(model, fast=fast)
+    assert torch.equal(torch.func.hessian(lambda x: model(x).sum())(x), expected)
+    bnp.detach()

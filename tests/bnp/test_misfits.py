@@ -60,6 +60,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "two numbers of samples": (lambda: rows(torch.ones(6), samples=torch.ones(2)), "samples=tensor"),
     "negative samples": (lambda: rows(torch.ones(6), samples=torch.tensor(-1)), "samples=tensor"),
     "far too many": (lambda: rows(torch.ones(6), outputs=10**400), "outputs=10000"),
+    "negative variances": (lambda: rows(torch.ones(6), -torch.ones(6)), "negative variances"),
     "zeros a word": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, "6"), "zeros='6'"),  # type: ignore[arg-type]
     "zeros nan": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, float("nan")), "zeros=nan"),  # type: ignore[arg-type]
     "nothing": (lambda: None, "returned NoneType instead of Rows"),

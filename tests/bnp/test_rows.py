@@ -1,8 +1,11 @@
 """Which rows count: those whose gradient the step will use, each once."""
 
+import dataclasses
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +23,13 @@ from tests.bnp.helpers import (
     small_model,
     statistics,
 )
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["fast", "reference"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which rows count does not depend on who computes."""
+    monkeypatch.setattr(trimtab, "BNP", partial(trimtab.BNP, fast=request.param))
+
 
 NOTHING = {"0": 0, "2": 0, "5": 0, "7": 0}
 
@@ -565,3 +575,96 @@ def test_a_weight_that_is_frozen_between_forward_and_backward() -> None:
         before = layer.weight.grad.clone()
         bnp.step()
         assert not torch.equal(layer.weight.grad, before)
+
+
+@dataclasses.dataclass
+class Output:
+    y: Tensor
+    nothing: None = None
+
+
+class Opaque:
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+
+
+class Returns(nn.Module):
+    """A model whose output is that of its last layer, in some packing."""
+
+    def __init__(self, last: nn.Module, pack: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.first, self.last, self.pack = nn.Linear(3, 3), last, pack
+
+    def forward(self, x: Tensor) -> Any:
+        return self.pack(self.last(self.first(x)))
+
+
+PACKINGS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "itself": (lambda y: y, lambda out: out),
+    "tuple": (lambda y: (None, [y, 3]), lambda out: out[1][0]),
+    "dictionary": (lambda y: {"y": y, "n": 1.0}, lambda out: out["y"]),
+    "dataclass": (Output, lambda out: out.y),
+    "something else": (Opaque, lambda out: out.y),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("last", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.Conv1d(3, 2, 1)], ids=str)
+def test_a_backward_that_begins_at_the_output_of_a_layer(last: nn.Module, packing: str) -> None:
+    pack, unpack = PACKINGS[packing]
+    model = Returns(last, pack)
+    bnp = trimtab.BNP(model)
+    for _ in range(2):
+        x = torch.randn(3, 3)
+        unused = model(x)
+        y = unpack(model(x))
+        y.backward(torch.ones_like(y), retain_graph=True)
+        rows = 3 if isinstance(last, nn.Conv1d) else len(x)
+        assert pending_rows(bnp) == {"first": 3, "last": rows}
+        y.backward(torch.ones_like(y))
+        assert pending_rows(bnp) == {"first": 3, "last": rows}
+        del unused
+        bnp.step()
+        model.zero_grad()
+
+
+def test_a_layer_that_is_called_without_its_model() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    y = model[7](torch.randn(4, 5, dtype=torch.float64))
+    y.backward(torch.ones_like(y))
+    assert pending_rows(bnp) == {**NOTHING, "7": 4}
+
+
+def test_a_layer_that_uses_itself_and_ends_the_model() -> None:
+    layer = nn.Linear(3, 3)
+    bnp = trimtab.BNP(layer)
+    h = layer(torch.randn(4, 3))
+    unused = layer(h)
+    y = layer(h)
+    y.backward(torch.ones_like(y))
+    assert pending_rows(bnp) == {"": 8}
+    del unused
+
+
+@pytest.mark.parametrize("frozen", ["all in eval mode", "BatchNorm in eval mode"])
+def test_a_network_that_is_trained_in_eval_mode_is_preconditioned_like_any_other(frozen: str) -> None:
+    """As in fine-tuning with BatchNorm's statistics as they are: what counts is that a gradient arrives."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    bnp = trimtab.BNP(model)
+    (model if frozen.startswith("all") else model[1]).eval()
+    model(torch.randn(6, 3)).sum().backward()
+    assert pending_rows(bnp) == {"0": 6, "3": 6}
+    plain = gradients(model)
+    bnp.step()
+    assert not any(torch.equal(a, b) for a, b in zip(plain[:2], gradients(model)[:2], strict=True))
+
+
+def test_a_penalty_on_the_slope_alone() -> None:
+    """Its gradient comes through the derivative of the layers, which the graph of their calls is part of."""
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    x = batch(1).requires_grad_()
+    (slope,) = torch.autograd.grad(loss_of(model, x), x, create_graph=True)
+    slope.square().sum().backward()
+    assert pending_rows(bnp) == ONE_BATCH

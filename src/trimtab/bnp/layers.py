@@ -217,7 +217,7 @@ def _batched(layer: Any, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
 def _site_moments(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Moments:
     """Moments per channel and kernel site: of all the entries that this site's weight multiplies."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    windows = F.pad(at_least_float32(x.detach()), _padding(layer), mode=mode)
+    windows = F.pad(at_least_float32(x.detach()), padding_of(layer), mode=mode)
     space = len(layer.kernel_size)
     for dim in range(space):
         size, stride, dilation = layer.kernel_size[dim], layer.stride[dim], layer.dilation[dim]
@@ -225,7 +225,7 @@ def _site_moments(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Moment
     return Moments.of(windows, columns=[1, *range(-space, 0)])
 
 
-def _padding(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
+def padding_of(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
     """Padding before and after, last dimension first, as `torch.nn.functional.pad` wants it."""
     amounts: list[int] = []
     for dim in reversed(range(len(layer.kernel_size))):

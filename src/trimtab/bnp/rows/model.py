@@ -176,7 +176,7 @@ class ObservedModel:
         self._contents = _Contents(self.model, [layer.module for layer in layers.values()])
 
     def _check_layers(self) -> None:
-        owners = owners_of_parameters(self.model)
+        owners = owners_of_parameters(clean_names(self.model))
         reasons = {name: why_unsupported(name, layer.module, owners) for name, layer in self.layers.items()}
         self.supported = [layer for name, layer in self.layers.items() if reasons[name] is None]
         self._warn_left_alone(reasons)
@@ -190,7 +190,7 @@ class ObservedModel:
         weight = layer.weight
         if weight is not None and not weight.requires_grad:
             return "its weight is frozen"
-        return why_unsupported(layer.name, layer.module, owners_of_parameters(self.model)) or layer.problem
+        return why_unsupported(layer.name, layer.module, owners_of_parameters(clean_names(self.model))) or layer.problem
 
     def warn_problems(self, layers: Iterable[ObservedLayer]) -> None:
         """Warn of those of these layers that cannot be preconditioned, as has come out when they ran, once for each."""

@@ -1,6 +1,6 @@
 """Which layers BNP can precondition, as far as that is seen before they run."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -12,10 +12,10 @@ Owners = Mapping[int, Collection[str]]
 """By the identity of a parameter, the names of the modules that have it."""
 
 
-def owners_of_parameters(model: nn.Module) -> Owners:
-    """Which modules of a model have which parameters."""
+def owners_of_parameters(modules: Iterable[tuple[str, nn.Module]]) -> Owners:
+    """Which of these modules have which parameters."""
     owners: dict[int, set[str]] = {}
-    for name, module in clean_names(model):
+    for name, module in modules:
         for parameter in _torch.parameters_of(module).values():
             if parameter is not None:
                 owners.setdefault(id(parameter), set()).add(name)

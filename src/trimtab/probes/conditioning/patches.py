@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trimtab.bnp.layers import _padding
+from trimtab.bnp.layers import padding_of
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -84,7 +84,7 @@ def rows_of(layer: Any, x: Tensor, y: Tensor, group: int, chosen: Tensor) -> Ten
 
 def _padded(layer: Any, x: Tensor) -> Tensor:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    return F.pad(x, _padding(layer), mode=mode)
+    return F.pad(x, padding_of(layer), mode=mode)
 
 
 def _with_zeros_between(layer: Any, x: Tensor, y: Tensor) -> Tensor:

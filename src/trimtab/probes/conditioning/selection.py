@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from trimtab import _torch
 from trimtab.bnp.layers import LayerType, layer_type
 from trimtab.bnp.options import Options
+from trimtab.bnp.rows.supported import Owners, owners_of_parameters, why_unsupported
 from trimtab.probes.conditioning.patches import can_unfold, groups_of, outputs_of
 
 
@@ -31,10 +31,7 @@ def measurable(model: nn.Module, only: Sequence[str], options: Options) -> tuple
     for name in only:
         if name not in known:
             raise ValueError(f"only: no layer is called {name!r}; the layers are {', '.join(map(repr, known))}.")
-    owners: dict[int, set[str]] = {}
-    for name, module in model.named_modules():
-        for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            owners.setdefault(id(parameter), set()).add(name)
+    owners = owners_of_parameters(model.named_modules())
     measurable_layers: dict[str, nn.Module] = {}
     left_out: dict[str, str] = {}
     for name in only or known:
@@ -46,21 +43,15 @@ def measurable(model: nn.Module, only: Sequence[str], options: Options) -> tuple
     return measurable_layers, left_out
 
 
-def _check(name: str, layer: nn.Module, owners: dict[int, set[str]], options: Options) -> None:
+def _check(name: str, layer: nn.Module, owners: Owners, options: Options) -> None:
     """Raise if the layer cannot be measured."""
-    for each in ("weight", "bias"):
-        if is_parametrized(layer, each) or each in layer.__dict__:
-            raise NotMeasurable(f"its {each} is computed from other parameters")
-    weight = _torch.own_parameter(layer, "weight")
     if not can_unfold(layer):
         raise NotMeasurable(f"the rows of {type(layer).__name__} are not known")
+    if (reason := why_unsupported(name, layer, owners)) is not None:
+        raise NotMeasurable(reason)
+    weight = _torch.own_parameter(layer, "weight")
     if weight is None or not weight.requires_grad:
         raise NotMeasurable("its weight is frozen")
-    for parameter in (weight, _torch.own_parameter(layer, "bias")):
-        if others := owners.get(id(parameter), set()) - {name}:
-            raise NotMeasurable(f"it shares parameters with {', '.join(map(repr, sorted(others)))}")
-    if not weight.numel():
-        raise NotMeasurable("its weight is empty")
     if options.spatial not in kind_of(layer).spatial:
         raise NotMeasurable(f"spatial={options.spatial!r} is not defined for {type(layer).__name__}")
 
