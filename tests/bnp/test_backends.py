@@ -126,7 +126,9 @@ def test_moments(shape: tuple[int, ...], column: int, offset: float) -> None:
     if x.ndim > 3:
         layouts.append(x.to(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d))
     for laid_out in layouts:
-        found = cpu.CpuBackend(Options()).moments(laid_out, column, saved=False)
+        plan = Backends(Options()).plan(laid_out, column)
+        assert plan is not None
+        found = plan[0].moments(plan[1], laid_out, False)
         assert found is not None
         assert found.count == true.count
         torch.testing.assert_close(found.mean.double(), true.mean, rtol=1e-6, atol=1e-6)
@@ -257,8 +259,8 @@ def test_numbers_that_are_not_aligned_are_not_for_the_kernels(monkeypatch: pytes
     step, moments = cpu.CpuBackend.step, cpu.CpuBackend.moments
     monkeypatch.setattr(cpu.CpuBackend, "step", lambda *args: taken.append("step") or step(*args))
 
-    def spied(backend: cpu.CpuBackend, x: torch.Tensor, column: int, saved: bool = False) -> object:
-        found = moments(backend, x, column, saved)
+    def spied(backend: cpu.CpuBackend, layout: object, x: torch.Tensor, saved: bool) -> object:
+        found = moments(backend, layout, x, saved)  # type: ignore[arg-type]
         taken.extend(["moments"] * (found is not None))
         return found
 

@@ -31,6 +31,7 @@ MAX_NUMBERS = 2**31 - 2**12  # in a tensor: they are counted with 32 bits, up to
 _MAX_WAITING = 64  # inputs, or two per layer if that is more: they stay in memory, also if no backward comes
 _MAX_TABLES = 16  # addresses come back after a few steps
 _MAX_PLANS, _MAX_ALONE = 32, 1024
+_ENOUGH_PROGRAMS = 2048  # for the moments of one input
 _MAX_PROGRAMS, _MIN_PROGRAMS, _MANY_COLUMNS = 1024, 128, 4096  # for one layer, or a few more
 
 # Flags on the host are never let go: a kernel that is still to run may set one when its BNP is gone.
@@ -138,8 +139,13 @@ class _MomentsPlan:
         self.first: list[int] = []
         columns_before = parts_before = 0
         for index, (samples, columns, positions) in enumerate(layouts):
-            per_part = max(1, 4096 // positions) if planes else 8 * kernels.ROWS.value
-            parts, blocks = -(-samples // per_part), columns if planes else -(-columns // kernels.COLUMNS.value)
+            # Parts of rows or, of planes, of all numbers of a column: enough of them to keep the device busy
+            blocks = columns if planes else -(-columns // kernels.COLUMNS.value)
+            length, together = (
+                (samples * positions, 8 * kernels.PLANE.value) if planes else (samples, kernels.ROWS.value)
+            )
+            per_part = -(-max(1, length * blocks // _ENOUGH_PROGRAMS) // together) * together
+            parts = -(-length // per_part)
             layers.append([samples, columns, positions, per_part, parts, columns_before, parts_before])
             grid = np.indices((blocks, parts)).reshape(2, -1)
             work.append(np.vstack([np.full(grid.shape[1], index), grid]).T)

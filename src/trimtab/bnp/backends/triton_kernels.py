@@ -9,10 +9,11 @@ import triton.language as tl
 from trimtab.bnp.algorithm.moments import COUNTS as _COUNTS
 from trimtab.bnp.backends import record
 
-PLANE = tl.constexpr(1024)  # positions of one channel that are read at once
+PLANE = tl.constexpr(1024)  # numbers of one channel that are read at once
 ROWS = tl.constexpr(64)
 COLUMNS = tl.constexpr(64)
-SUMS = tl.constexpr(64)  # partial sums that are added at once
+SUMS = tl.constexpr(64)  # partial sums that are added at once; of a block of columns fewer
+BLOCK_SUMS = tl.constexpr(16)
 SPAN = tl.constexpr(1024)  # columns that are looked at at once in a step
 WEIGHTS = tl.constexpr(512)  # weights of one output that are changed at once
 
@@ -54,7 +55,7 @@ def _finish(shift, sums, squares, rows, mean, variance, mask):
 
 @triton.jit
 def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr):
-    """X is (samples, columns, positions). A program is one column of some samples.
+    """X is (samples, columns, positions). A program is a part of the numbers of one column.
 
     `inputs` is x, if it is ALONE, or else a table of addresses.
     """
@@ -74,15 +75,15 @@ def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.cons
     shift = tl.load(x + column * positions).to(tl.float32)
     sums = tl.zeros([PLANE], tl.float32)
     squares = tl.zeros([PLANE], tl.float32)
-    plane = x + (part.to(tl.int64) * per_part * columns + column) * positions
-    for _ in range(part * per_part, tl.minimum(samples, part * per_part + per_part)):
-        for begin in range(0, positions, PLANE):
-            at = begin + tl.arange(0, PLANE)
-            inside = at < positions
-            v = tl.where(inside, tl.load(plane + at, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
-            sums += v
-            squares += v * v
-        plane += columns * positions
+    end = tl.minimum(samples * positions, part * per_part + per_part)
+    for begin in range(part * per_part, end, PLANE):
+        at = begin + tl.arange(0, PLANE)
+        inside = at < end
+        sample = at // positions
+        at = (sample.to(tl.int64) * columns + column) * positions + (at - sample * positions)
+        v = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
+        sums += v
+        squares += v * v
     mine = partial + (first_part + column * parts).to(tl.int64) * 2
     tl.store(mine + part * 2, tl.sum(sums))
     tl.store(mine + part * 2 + 1, tl.sum(squares))
@@ -133,13 +134,16 @@ def moments_of_rows(inputs, out, layers, work, partial, arrived, TYPE: tl.conste
     tl.store(mine + part * 2 * COLUMNS + COLUMNS, tl.sum(squares, 0))
     tl.debug_barrier()
     if tl.atomic_add(arrived + first_column + block, 1, sem="acq_rel") == parts - 1:
-        total = tl.zeros([COLUMNS], tl.float64)
-        total_squares = tl.zeros([COLUMNS], tl.float64)
-        for i in range(0, parts):
-            total += tl.load(mine + i * 2 * COLUMNS)
-            total_squares += tl.load(mine + i * 2 * COLUMNS + COLUMNS)
+        total = tl.zeros([BLOCK_SUMS, COLUMNS], tl.float64)
+        total_squares = tl.zeros([BLOCK_SUMS, COLUMNS], tl.float64)
+        for begin in range(0, parts, BLOCK_SUMS):
+            i = begin + tl.arange(0, BLOCK_SUMS)
+            at = mine[None, :] + i[:, None] * 2 * COLUMNS
+            mask = (i < parts)[:, None] & inside[None, :]
+            total += tl.load(at, mask=mask, other=0.0)
+            total_squares += tl.load(at + COLUMNS, mask=mask, other=0.0)
         mean = out + first_column * 2 + column
-        _finish(shift, total, total_squares, rows.to(tl.float64), mean, mean + columns, inside)
+        _finish(shift, tl.sum(total, 0), tl.sum(total_squares, 0), rows.to(tl.float64), mean, mean + columns, inside)
         tl.store(arrived + first_column + block, 0)
 
 

@@ -175,7 +175,7 @@ def observable(
         several = output if isinstance(output, tuple | list) else (output,)
         outputs = [y for y in several if isinstance(y, Tensor) and y.requires_grad]
     x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-    if not outputs or not (type(x) is Tensor or is_dense(x)) or x.layout is not torch.strided:
+    if not outputs or not is_dense(x):
         return None
     return x, outputs, weight
 
