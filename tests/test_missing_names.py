@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
-from tests.test_private_names import STILL_TO_DO
 from trimtab import _torch
 
 
@@ -38,19 +37,8 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     return {key: each for name, inner in items for key, each in flat(inner, f"{path}/{name}").items()}
 
 
-NEEDED_BY_BNP = {"torch._C._current_graph_task_id"} if "bnp/" in STILL_TO_DO else set()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.xfail(reason="trimtab.bnp needs it", strict=True)] * (name in NEEDED_BY_BNP)
-        )
-        for name in _torch.LOOKED_UP
-    ],
-)
+@pytest.mark.parametrize("name", _torch.LOOKED_UP)
 def test_nothing_else_comes_out_without_a_name(name: str, expected: Any) -> None:
     found, wanted = flat(numbers(name)), flat(expected)
     assert found.keys() == wanted.keys()

@@ -10,15 +10,7 @@ import torch
 from torch import nn
 
 SOURCE = Path(__file__).parents[1] / "src" / "trimtab"
-STILL_TO_DO: tuple[str, ...] = ()
-"""Files and folders that are not looked at yet; each entry goes when its private names are gone."""
-DONE_WITHIN = ("bnp/convert.py",)
-FILES = [
-    path
-    for path in sorted(SOURCE.rglob("*.py"))
-    for name in [path.relative_to(SOURCE).as_posix()]
-    if name != "_torch.py" and (name in DONE_WITHIN or not name.startswith(STILL_TO_DO))
-]
+FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "_torch.py"]
 
 DOCUMENTED = {"os._exit", "sys._getframe", "sys._current_frames"}
 """Names of the standard library that begin with an underscore and are documented."""
@@ -117,12 +109,6 @@ CLASSES = Classes([parsed(path) for path in SOURCE.rglob("*.py")])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_no_private_name_of_somebody_else(path: Path) -> None:
     assert list(private_names(parsed(path), CLASSES)) == []
-
-
-@pytest.mark.parametrize("entry", STILL_TO_DO)
-def test_what_is_still_to_do_has_private_names(entry: str) -> None:
-    paths = [SOURCE / entry] if entry.endswith(".py") else sorted((SOURCE / entry).rglob("*.py"))
-    assert any(list(private_names(parsed(path), CLASSES)) for path in paths), f"take {entry} out of STILL_TO_DO"
 
 
 FOREIGN = [

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import trimtab
+from trimtab.bnp import BNP
 
 
 def small_model(seed: int = 0) -> nn.Sequential:
@@ -59,10 +60,10 @@ def pending_rows(bnp: trimtab.BNP) -> dict[str, int]:
 
 
 def plain_step(model: nn.Module, x: Tensor, **options: object) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Gradients and statistics of one BNP step of a copy of the model, done in the plainest way."""
+    """Gradients and statistics of one BNP step of a copy of the model, by the reference."""
     model = copy.deepcopy(model)
     model.zero_grad()
-    with trimtab.BNP(model, **options) as bnp:
+    with BNP(model, **{"fast": False, **options}) as bnp:
         loss_of(model, x).backward()
         bnp.step()
         return gradients(model), statistics(bnp)

@@ -25,7 +25,7 @@ def layer_step(rows: Rows | RowSums, debias: bool, *, bias: bool = True) -> Laye
     """The step of a grouped convolution."""
     generator = torch.Generator().manual_seed(1)
     conv = nn.Conv2d(4, 6, 2, groups=2)
-    dtype = rows.dtype
+    dtype = rows.dtype if isinstance(rows, RowSums) else rows.moments.dtype
     return LayerStep(
         name="conv",
         weight=torch.randn(6, 2, 2, 2, generator=generator, dtype=dtype),

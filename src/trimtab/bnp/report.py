@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.attachment import parameter_ids
-from trimtab.bnp.layers import column_shapes
+from trimtab.bnp.layer_shapes import column_shapes
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.rows.model import ObservedModel

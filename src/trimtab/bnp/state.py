@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Moments, Rows, compute_dtype
-from trimtab.bnp.layers import column_shapes
+from trimtab.bnp.layer_shapes import column_shapes
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.layer import ObservedLayer
 

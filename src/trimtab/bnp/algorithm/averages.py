@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.bnp.algorithm.moments import Moments, Rows, RowSums, scalar
+from trimtab.bnp.algorithm.moments import Moments, RowSums, scalar
 
 Estimate = tuple[Tensor, Tensor, Tensor]
 """A mean, a variance, and the sum of the weights of the batches in them."""
@@ -31,7 +31,7 @@ class RunningAverage:
     __slots__ = ("debias", "mean", "skipped", "steps", "variance", "weight")
     NAMES: ClassVar = ("mean", "variance", "weight", "steps", "skipped")  # of all tensors
 
-    def __init__(self, like: Tensor | Moments | Rows | RowSums, *, debias: bool) -> None:
+    def __init__(self, like: Tensor | Moments | RowSums, *, debias: bool) -> None:
         """Start an average for columns of the shape, type and device of `like`."""
         self.debias = debias
         self.mean = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
@@ -40,10 +40,6 @@ class RunningAverage:
         self.steps = torch.zeros((), dtype=torch.int64, device=like.device)
         self.skipped = torch.zeros_like(self.steps)
 
-    def now(self) -> Estimate:
-        """The averages as they are."""
-        return self.mean, self.variance, self.weight
-
     def after(self, mean: Tensor, variance: Tensor, rho: float) -> Estimate:
         """The averages as they would be with one more batch."""
         weight = self.weight.lerp(torch.ones_like(self.weight), 1 - rho) if self.debias else self.weight
@@ -51,7 +47,7 @@ class RunningAverage:
 
     def estimate(self, averages: Estimate | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance that averages (None: these) stand for; 0 and 1 while nothing has been folded in."""
-        mean, variance, weight = self.now() if averages is None else averages
+        mean, variance, weight = (self.mean, self.variance, self.weight) if averages is None else averages
         if not self.debias:
             return mean, variance
         started = weight > 0

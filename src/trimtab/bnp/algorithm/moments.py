@@ -116,21 +116,6 @@ class Rows:
     outputs: Count
     zeros: Count = 0
 
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the columns."""
-        return self.moments.shape
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        return self.moments.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of their numbers."""
-        return self.moments.dtype
-
     def merge(self, other: "Rows | RowSums") -> "Rows":
         """Both together: rows are pooled over all calls of a step."""
         other = other.rows()
@@ -147,7 +132,7 @@ class Rows:
 
     def to(self, device: torch.device) -> "Rows":
         """The same rows on a device."""
-        if self.device == device:
+        if self.moments.device == device:
             return self
         samples, outputs, zeros = (
             count.to(device) if isinstance(count, Tensor) else count
@@ -210,10 +195,6 @@ class RowSums:
     def to(self, device: torch.device) -> "RowSums":
         """The same rows on a device."""
         return RowSums(self.sums.to(device), self.shape, self.dtype)
-
-    def merge(self, other: "Rows | RowSums") -> Rows:
-        """Both together."""
-        return self.rows().merge(other)
 
 
 def at_least(count: Count, bound: int) -> Count:

@@ -57,7 +57,7 @@ def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
     seen = count > 0
     variance = running.variance_of(batch)
     usable = seen & all_finite(variance)
-    averages = running.now()
+    averages = running.mean, running.variance, running.weight
     if fold:
         averages = _where(usable, running.after(batch.mean, variance, options.rho), averages)
     used_mean, used_variance = running.estimate(averages)

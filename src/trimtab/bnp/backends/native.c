@@ -108,9 +108,11 @@ typedef struct {
 
 #define REAL float
 #define NAME(x) x##_f32
-#include "native_typed.h"
+#include "native_moments.h"
+#include "native_step.h"
 #undef REAL
 #undef NAME
 #define REAL double
 #define NAME(x) x##_f64
-#include "native_typed.h"
+#include "native_moments.h"
+#include "native_step.h"

@@ -8,214 +8,29 @@ them has changed, which with PyTorch's allocator is rare once training runs.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from trimtab.bnp.algorithm.step import LayerStep, Shape
+from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.backends import record
-from trimtab.bnp.backends import triton_kernels as kernels
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, sizes_in_memory
+from trimtab.bnp.backends.triton_plans import TYPES, MomentsPlan, Plans, StepPlan, is_capturing
 from trimtab.bnp.options import Options
-
-# The kernels read numbers of these types; they compute in float32.
-TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 MAX_NUMBERS = 2**31 - 2**12  # in a tensor: they are counted with 32 bits, up to one block beyond the last one
 _MAX_WAITING = 64  # inputs, or two per layer if that is more: they stay in memory, also if no backward comes
-_MAX_TABLES = 16  # addresses come back after a few steps
 _MAX_PLANS, _MAX_ALONE = 32, 1024
-_ENOUGH_PROGRAMS = 2048  # for the moments of one input
-_MAX_PROGRAMS, _MIN_PROGRAMS, _MANY_COLUMNS = 1024, 128, 4096  # for one layer, or a few more
 
 # Flags on the host are never let go: a kernel that is still to run may set one when its BNP is gone.
 _FLAGS: list[Tensor] = []
 
 
-class _Launch:
-    """One kernel, launched again and again with arguments of the same types.
-
-    Triton finds out each time which of its compiled kernels is to be taken, and where its tensors are. Here that is the
-    same each time, and what Triton hands back at the first launch can be launched again in a fraction of the time.
-    """
-
-    def __init__(self, kernel: Any, programs: int, *tensors: Tensor) -> None:
-        """So many programs of a kernel, with these tensors among its arguments."""
-        self._kernel = kernel
-        self._grid = (programs, 1, 1)
-        self._tensors = tensors
-        self._addresses = [tensor.data_ptr() for tensor in tensors]
-        self._again: Any = None
-
-    def __call__(self, moving: tuple[Tensor, ...], constants: tuple[Any, ...], *, raw: bool | None = None) -> None:
-        """Launch; the kernel's arguments are the tensors that move from launch to launch, the others, and constants.
-
-        Args:
-            moving: The tensors that move.
-            constants: The constants.
-            raw: Whether to launch by addresses, where that is possible; None: if it has been found to work.
-        """
-        if self._again is not None and (_raw_launch_works() if raw is None else raw):
-            try:
-                self._again(*[tensor.data_ptr() for tensor in moving], *self._addresses, *constants)
-                return
-            except TypeError:  # another Triton may want other arguments
-                self._again = None
-        compiled = self._kernel[self._grid](*moving, *self._tensors, *constants)
-        if hasattr(type(compiled), "__getitem__"):
-            self._again = compiled[self._grid]
-
-
-class _Table:
-    """A table on the device that is copied there when it has not been before.
-
-    It is copied from pinned memory, which the device reads by itself, so that nobody waits. Such memory takes long to
-    get: there are a few pieces of it, and each is used again when the copy from it is done.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """An empty table."""
-        self._device = device
-        self._known: dict[bytes, Tensor] = {}
-        self._pinned: list[tuple[Tensor, torch.cuda.Event]] = []
-        self._captured: list[Tensor] = []  # what CUDA graphs read
-
-    def holding(self, content: bytes, captured: bool) -> Tensor:
-        """The table with this content, a number of 8 bytes after the other; whether a CUDA graph will read it, too."""
-        tensor = self._known.get(content)
-        if tensor is None:
-            if captured:  # the copy is done again at each replay, from the same place
-                host = torch.frombuffer(bytearray(content), dtype=torch.int64).pin_memory()
-                self._captured.append(host)
-                return host.to(self._device, non_blocking=True)
-            tensor = self._copied(content)
-            if len(self._known) >= _MAX_TABLES:
-                del self._known[next(iter(self._known))]
-            self._known[content] = tensor
-        if captured:
-            self._captured.append(tensor)
-        return tensor
-
-    def _copied(self, content: bytes) -> Tensor:
-        numbers = len(content) // 8
-        if len(self._pinned) < _MAX_TABLES:
-            host, done = torch.empty(numbers, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
-        else:
-            host, done = self._pinned.pop(0)
-            done.synchronize()  # it was over long ago
-            if len(host) != numbers:
-                host = torch.empty(numbers, dtype=torch.int64, pin_memory=True)
-        host.numpy()[:] = np.frombuffer(content, dtype=np.int64)
-        tensor = host.to(self._device, non_blocking=True)
-        done.record(torch.cuda.current_stream(self._device))
-        self._pinned.append((host, done))
-        return tensor
-
-
-class _MomentsPlan:
-    """Tables and memory for the moments of a number of inputs of known layouts."""
-
-    def __init__(
-        self, dtype: torch.dtype, layouts: Sequence[tuple[int, int, int]], device: torch.device, alone: bool = False
-    ) -> None:
-        """Cut the work for inputs of a type; either all of them are rows, with one position, or none is.
-
-        Args:
-            dtype: Of the inputs.
-            layouts: Their samples, columns and positions.
-            device: Where they are.
-            alone: Whether there is one input, which is given to the kernel itself.
-        """
-        self.constants = (TYPES[dtype], alone)
-        planes = layouts[0][2] > 1
-        layers: list[list[int]] = []
-        work: list[np.ndarray] = []
-        self.first: list[int] = []
-        columns_before = parts_before = 0
-        for index, (samples, columns, positions) in enumerate(layouts):
-            # Parts of rows or, of planes, of all numbers of a column: enough of them to keep the device busy
-            blocks = columns if planes else -(-columns // kernels.COLUMNS.value)
-            length, together = (
-                (samples * positions, 8 * kernels.PLANE.value) if planes else (samples, kernels.ROWS.value)
-            )
-            per_part = -(-max(1, length * blocks // _ENOUGH_PROGRAMS) // together) * together
-            parts = -(-length // per_part)
-            layers.append([samples, columns, positions, per_part, parts, columns_before, parts_before])
-            grid = np.indices((blocks, parts)).reshape(2, -1)
-            work.append(np.vstack([np.full(grid.shape[1], index), grid]).T)
-            self.first.append(2 * columns_before)
-            columns_before += columns
-            parts_before += parts * blocks
-        self.addresses = _Table(device)
-        self.size = 2 * columns_before
-        programs = _on(device, work)
-        self.launch = _Launch(
-            kernels.moments_of_planes if planes else kernels.moments_of_rows,
-            len(programs),
-            torch.tensor(layers, dtype=torch.int32, device=device),
-            programs,
-            torch.empty(parts_before * (2 if planes else 2 * kernels.COLUMNS.value), device=device),  # partial sums
-            torch.zeros(columns_before, dtype=torch.int32, device=device),  # how many of them have arrived
-        )
-
-
-class _StepPlan:
-    """Tables and memory for the steps of layers of known shapes."""
-
-    def __init__(self, flag: Tensor, shapes: Sequence[Shape], device: torch.device) -> None:
-        """Cut the work; each shape is that of the weights. The kernel sets the flag if something is not finite."""
-        work: list[np.ndarray] = []
-        for index, (groups, outputs, inputs, sites) in enumerate(shapes):
-            # Each program of a layer begins with the statistics of all columns, which is to be the lesser part.
-            rows, columns = groups * outputs, groups * inputs * sites
-            together = max(1, rows // _MAX_PROGRAMS, min(rows // _MIN_PROGRAMS, columns // _MANY_COLUMNS))
-            first = np.arange(0, outputs, together)
-            begins = (np.arange(groups)[:, None] * outputs + first).ravel()
-            ends = (np.arange(groups)[:, None] * outputs + np.minimum(first + together, outputs)).ravel()
-            layer, programs = np.full(len(begins), index), np.full(len(begins), len(begins))
-            work.append(np.stack([layer, begins, ends, programs], 1))
-        self.table = _Table(device)
-        flags = torch.zeros(2 * len(shapes), dtype=torch.int32, device=device)
-        parts = _on(device, work)
-        # A launch is for constants that stay; whether the averages move is the one that does not.
-        self.launch = {fold: _Launch(kernels.precondition, len(parts), parts, flags, flag) for fold in (False, True)}
-
-
-def _on(device: torch.device, rows: list[np.ndarray]) -> Tensor:
-    """A table of small numbers, one row for each program."""
-    return torch.from_numpy(np.ascontiguousarray(np.concatenate(rows), dtype=np.int32)).to(device)
-
-
-class _Plans:
-    """Plans for what has been met before."""
-
-    def __init__(self, make: Callable[..., Any], most: int) -> None:
-        """Without any; `make` makes one of what it is found by, `most` are remembered."""
-        self._make, self._most = make, most
-        self._known: dict[Any, Any] = {}
-        self._captured: list[Any] = []
-
-    def find(self, key: tuple[Any, ...], captured: bool) -> Any:
-        """The plan for this; None the first time."""
-        plan = self._known.get(key)
-        if plan is None and key in self._known and not captured:  # a graph cannot have the making of tables in it
-            plan = self._known[key] = self._make(*key)
-        elif key not in self._known:
-            if len(self._known) >= self._most:
-                del self._known[next(iter(self._known))]
-            self._known[key] = None
-        if plan is not None and captured:
-            self._captured.append(plan)  # it is used as long as the graph is
-        return plan
-
-
-_Group = tuple[torch.device, _MomentsPlan | None, list[int]]
+_Group = tuple[torch.device, MomentsPlan | None, list[int]]
 """A device, a plan, and the numbers of the moments that are computed together there."""
 
 
@@ -230,9 +45,9 @@ class TritonBackend:
         self._flag = torch.zeros((), dtype=torch.int32, pin_memory=True)
         _FLAGS.append(self._flag)
         self._waiting = waiting
-        self._moments_plans = _Plans(_MomentsPlan, _MAX_PLANS)
-        self._plans_for_one = _Plans(partial(_MomentsPlan, alone=True), _MAX_ALONE)
-        self._step_plans = _Plans(partial(_StepPlan, self._flag), _MAX_PLANS)
+        self._moments_plans = Plans(MomentsPlan, _MAX_PLANS)
+        self._plans_for_one = Plans(partial(MomentsPlan, alone=True), _MAX_ALONE)
+        self._step_plans = Plans(partial(StepPlan, self._flag), _MAX_PLANS)
         # The last moments, to see that the next ones are the same but for addresses, and their plans.
         self._last_moments: tuple[list[InputLayout], list[_Group]] | None = None
 
@@ -346,26 +161,6 @@ class TritonBackend:
         return [self._flag]
 
 
-@cache
-def _raw_launch_works() -> bool:
-    """Whether a kernel launched by addresses does what it does when launched in the ordinary way: tried once."""
-    if is_capturing():
-        return True  # it has been tried when the plan was made, before the capture
-    device = torch.device("cuda", torch.cuda.current_device())
-    x = torch.arange(12.0, device=device)
-    plan = _MomentsPlan(torch.float32, [(4, 3, 1)], device)
-    addresses = torch.tensor([x.data_ptr()], device=device)
-    results = [torch.zeros(plan.size, device=device) for _ in range(2)]
-    for result, raw in zip(results, (False, True), strict=True):
-        plan.launch((addresses, result), plan.constants, raw=raw)
-    return torch.equal(*results) and bool(results[0].any())
-
-
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Within, this is the current device."""
     return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
-
-
-def is_capturing() -> bool:
-    """Whether what is done now goes into a CUDA graph."""
-    return torch.cuda.is_current_stream_capturing()

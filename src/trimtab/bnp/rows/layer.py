@@ -10,16 +10,8 @@ from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums, compute_dtype
 from trimtab.bnp.algorithm.step import LayerStep, Shape
-from trimtab.bnp.layers import (
-    InputColumns,
-    LayerType,
-    column_shapes,
-    has_each_once,
-    is_saved,
-    misfit,
-    output_first,
-    wrong_columns,
-)
+from trimtab.bnp.layer_shapes import column_shapes, has_each_once, misfit, wrong_columns
+from trimtab.bnp.layers import InputColumns, LayerType, is_saved, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
 from trimtab.bnp.rows.last_call import LastCall
@@ -235,7 +227,7 @@ class ObservedLayer:
         rows = self.books.accumulated
         if self._compiled.arrived and (weight := self.weight) is not None:
             compiled = self._compiled.rows(weight)
-            return compiled if compiled is None or rows is None else compiled.merge(rows)
+            return compiled if compiled is None or rows is None else compiled.rows().merge(rows)
         return self.handed_out if rows is None else rows
 
     @property
