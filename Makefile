@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench sanitize sanitize-gpu clean
+.PHONY: help demo test test-all test-versions lint format bench sanitize sanitize-gpu clean
 
 help:
 	@echo 'make demo      train small networks with and without BNP, print a table, write a page (about 2 minutes)'
 	@echo 'make test      the test suite (under 10 minutes on two cores)'
 	@echo 'make test-all  the test suite with the slow tests'
+	@echo 'make test-versions  the tests that depend on torch, with several versions of it (downloads gigabytes; an hour)'
 	@echo 'make lint      ruff, mypy, the import contract'
 	@echo 'make format    let ruff put the code in order'
 	@echo 'make bench     speed, as ratios: BNP beside BN, probes beside other libraries (installs them; ten minutes)'
@@ -36,6 +37,10 @@ test: $(READY)
 
 test-all: $(READY)
 	@$(BIN)/python -m pytest -n 2
+
+# Each version of torch in an environment of its own, in .venv-torch.
+test-versions: $(READY)
+	@$(BIN)/python -m tests.versions
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -68,4 +73,4 @@ sanitize-gpu: $(READY)
 	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/bnp/test_kernels_gpu.py -k 'not captured and not hold_no_memory'
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-torch .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
