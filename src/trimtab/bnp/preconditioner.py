@@ -228,7 +228,7 @@ class BNP:
         try:
             yield lambda: step(identities, True)
         finally:
-            observed.stop()
+            observed.close()
 
     def report(self) -> Report:
         """What is preconditioned, what is not and why, layer by layer. Print it."""
@@ -255,7 +255,7 @@ class BNP:
 def _let_go(observed: ObservedModel) -> None:
     """What is left to do when nobody holds a BNP any longer."""
     observed.unused_steps.gone()
-    observed.stop()
+    observed.close()
 
 
 def _names(skip: str | Iterable[str]) -> tuple[str, ...]:

@@ -101,6 +101,12 @@ class ObservedModel:
         self._observation.open_calls.release()
         self._observation.backends.waiting.clear()
 
+    def close(self) -> None:
+        """Take the hooks off for good, and let go of the averages at once: layers and their hooks hold each other."""
+        self.stop()
+        for layer in self.layers.values():
+            layer.running = None
+
     def discard(self) -> None:
         """Forget the rows seen since the last step."""
         self._observation.open_calls.release()
