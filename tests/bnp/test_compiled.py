@@ -28,6 +28,7 @@ from tests.bnp.helpers import (
     train,
     weights,
 )
+from trimtab import _torch
 from trimtab.bnp import layers
 from trimtab.bnp.rows.hooks import paused
 from trimtab.networks.builder import Builder
@@ -562,3 +563,16 @@ def test_gradients_set_to_zero_from_the_first_on() -> None:
         model.zero_grad(set_to_none=False)
         run(torch.randn(5, 3)).square().sum().backward()
         assert pending_rows(bnp) == {"0": 5, "2": 5}
+
+
+def test_the_first_backward_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the number 0. Compiled code and the weight's gradient come one after the other, in whatever order."""
+    first = _torch.current_backward
+    seen: dict[int, int] = {}
+    monkeypatch.setattr(
+        _torch, "current_backward", lambda: -1 if (n := first()) == -1 else seen.setdefault(n, len(seen))
+    )
+    model = small_model()
+    bnp = trimtab.BNP(model)
+    loss_of(compiled(model), batch(1)).backward()
+    assert pending_rows(bnp) == {"0": 6 * 16, "2": 6 * 16, "5": 6, "7": 6}

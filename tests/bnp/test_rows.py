@@ -668,3 +668,32 @@ def test_a_penalty_on_the_slope_alone() -> None:
     (slope,) = torch.autograd.grad(loss_of(model, x), x, create_graph=True)
     slope.square().sum().backward()
     assert pending_rows(bnp) == ONE_BATCH
+
+
+class Two(nn.Linear):
+    """A layer with two outputs."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        y = nn.functional.linear(x, self.weight, self.bias)
+        return y, y.exp()
+
+
+def test_a_call_with_two_outputs_counts_once() -> None:
+    class Registered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(2, 3))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x @ self.weight.t(), (x @ self.weight.t()).exp()
+
+    @trimtab.register_layer(Registered)
+    def rows(layer: Registered, x: Tensor, y: Tensor, options: trimtab.bnp.Options) -> trimtab.Rows:
+        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+
+    for layer in (Registered(), Two(3, 2)):
+        bnp = trimtab.BNP(nn.Sequential(layer))
+        first, second = layer(torch.randn(4, 3))
+        (first.sum() + second.sum()).backward()
+        assert pending_rows(bnp) == {"0": 4}
+        bnp.detach()

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import Rows
-from trimtab.bnp.rows.calls import Call, OpenCalls
+from trimtab.bnp.rows.calls import Call, OpenCalls, new_number
 from trimtab.bnp.rows.compiled import CompiledRows
 from trimtab.bnp.rows.unused_steps import UnusedSteps
 
@@ -93,12 +93,13 @@ class Books:
             self._reached.clear()
         if self._seen and self._seen[0].node is None:  # the model was called again since
             self._seen = [call for call in self._seen if call.node is not None]
+        number = new_number()
         for y in outputs:
             node = y.grad_fn if _torch.base_of(y) is None else _torch.node_of_view(y)
             if node is None:  # the output is a leaf
-                y.register_hook(Call(rows, None, self.reached).on_node)
+                y.register_hook(Call(number, rows, None, self.reached).on_node)
                 continue
-            call = Call(rows, node, self.reached)
+            call = Call(number, rows, node, self.reached)
             if self._open_calls.keep(call):
                 self._seen.append(call)
             else:
@@ -177,7 +178,9 @@ class Books:
 
     def before_gradient(self) -> None:
         """A backward is about to add to weight.grad: rows whose gradient is gone do not count."""
-        if self._compared != (backward := _torch.current_backward()) or backward == 0:
+        backward = _torch.current_backward()
+        # Once in a backward. If backwards cannot be told apart, not after compiled code has added its rows, either.
+        if self._compared != backward or not (_torch.TELLS_BACKWARDS_APART or self._compiled.arrived):
             self._compared = backward
             if self._was_dropped():
                 self._accumulated.hold(None)
@@ -233,7 +236,8 @@ class Books:
 
     def _hand_out_computed(self) -> None:
         computed, self._computed = self._computed, []
-        if self._computed_by != self._open_calls.adding_backward:  # else it has failed in the middle
+        failed = self._computed_by == self._open_calls.adding_backward and _torch.TELLS_BACKWARDS_APART
+        if not failed:  # in the middle of adding gradients
             self._handed_out.add(computed)
 
     def _was_dropped(self) -> bool:

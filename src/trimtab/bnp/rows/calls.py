@@ -11,6 +11,7 @@ by its node only up to the next backward; else a hook on the node waits for a ba
 
 import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -20,24 +21,24 @@ from trimtab import _torch
 from trimtab.bnp.algorithm.moments import Rows
 from trimtab.bnp.backends import Backends
 
-_numbers = itertools.count()
+new_number = partial(next, itertools.count())
+"""A number that no call has had yet."""
 
 
 class Call:
-    """One call of a layer.
+    """One output of a call of a layer.
 
     Attributes:
         rows: What was seen.
         node: Its node in the graph, while the call is known by that.
-        number: Tells it from others, since several backwards can go through one call.
+        number: That of the call: several backwards can go through it, and it can have several outputs.
     """
 
     __slots__ = ("_reached", "node", "number", "rows")
 
-    def __init__(self, rows: Rows, node: Any, reached: "Callable[[Call], None]") -> None:
+    def __init__(self, number: int, rows: Rows, node: Any, reached: "Callable[[Call], None]") -> None:
         """`reached` is called if a backward comes to the node while the call waits for that."""
-        self.rows, self.node, self._reached = rows, node, reached
-        self.number = next(_numbers)
+        self.number, self.rows, self.node, self._reached = number, rows, node, reached
 
     def wait_for_backward(self) -> None:
         """Be known by a hook on the node from now on, and let the node go."""
