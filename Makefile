@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-versions lint format bench sanitize sanitize-gpu clean
+.PHONY: help demo test test-slow test-all test-versions lint format bench sanitize sanitize-gpu clean
 
 help:
 	@echo 'make demo      train small networks with and without BNP, print a table, write a page (about 2 minutes)'
 	@echo 'make test      the test suite (about 6 minutes on two cores)'
-	@echo 'make test-all  the test suite with the slow tests'
+	@echo 'make test-slow the slow tests (a few minutes more); make test-all: both'
 	@echo 'make test-versions  the tests that depend on torch, with several versions of it (downloads gigabytes; an hour)'
 	@echo 'make lint      ruff, mypy, the import contract'
 	@echo 'make format    let ruff put the code in order'
@@ -35,8 +35,10 @@ demo: $(READY)
 test: $(READY)
 	@$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-all: $(READY)
-	@$(BIN)/python -m pytest -n 2
+test-slow: $(READY)
+	@$(BIN)/python -m pytest -n 2 -m slow
+
+test-all: test test-slow
 
 # Each version of torch in an environment of its own, in .venv-torch.
 test-versions: $(READY)

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn, overrides
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 LOOKED_UP: list[str] = []
@@ -98,7 +98,7 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     return _Contents(module.named_children) if children is None else children
 
 
-_call_impl: Any = getattr(nn.Module, "_call_impl", nn.Module.__call__)
+_call_impl: Any = _find("torch.nn.Module._call_impl") or nn.Module.__call__
 
 
 def calls_running(module: nn.Module) -> int:
@@ -352,9 +352,9 @@ def replace_cuda_generator_state(state: Tensor) -> None:
 
 # ---- torch.overrides -------------------------------------------------------------------------------------------------
 
-_mode_stack: Callable[[], list[Any]] | None = getattr(overrides, "_get_current_function_mode_stack", None)
-_pop_mode: Callable[[], Any] | None = getattr(overrides, "_pop_mode", None)
-_push_mode: Callable[[Any], None] | None = getattr(overrides, "_push_mode", None)
+_mode_stack: Callable[[], list[Any]] | None = _find("torch.overrides._get_current_function_mode_stack")
+_pop_mode: Callable[[], Any] | None = _find("torch.overrides._pop_mode")
+_push_mode: Callable[[Any], None] | None = _find("torch.overrides._push_mode")
 
 
 def remove_mode(mode: TorchFunctionMode) -> None:

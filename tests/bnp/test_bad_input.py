@@ -9,6 +9,7 @@ from torch import nn
 
 import trimtab
 from tests.bnp.helpers import small_model
+from trimtab import _torch
 
 
 @pytest.mark.parametrize(
@@ -161,3 +162,9 @@ def test_second_derivatives_by_torch_func(fast: bool) -> None:
     bnp = trimtab.BNP(model, fast=fast)
     assert torch.equal(torch.func.hessian(lambda x: model(x).sum())(x), expected)
     bnp.detach()
+
+
+def test_a_torch_that_does_not_tell_backwards_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch, "TELLS_BACKWARDS_APART", False)
+    with pytest.warns(trimtab.TrimtabWarning, match="does not tell a backward within another one apart"):
+        trimtab.BNP(small_model())

@@ -82,7 +82,7 @@ class ModelStep:
         self.alarm.check()
 
     def _warn_single_row(self, layer: ObservedLayer, step: LayerStep) -> None:
-        count = step.rows.rows().moments.count + step.rows.rows().zeros
+        count = step.rows.rows().columns().count
         if not isinstance(count, Tensor) and count == 1:
             self._warned_single_row = True
             warn_user(

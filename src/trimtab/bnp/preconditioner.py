@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trimtab import _torch
 from trimtab.bnp import state
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
 from trimtab.bnp.backends import Backends
@@ -99,6 +100,11 @@ class BNP:
         self._observed.start()
         self._stop_when_dropped()
         _warn_if_distributed()
+        if not _torch.TELLS_BACKWARDS_APART:
+            warn_user(
+                "This version of torch does not tell a backward within another one apart: with reentrant checkpointing "
+                "(use_reentrant=True) of a layer that is also used outside, BNP may count rows twice."
+            )
 
     def _stop_when_dropped(self) -> None:
         """A BNP that nobody holds any longer takes its hooks with it."""
