@@ -21,6 +21,7 @@ def run(script: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_case_is_measured_kept_and_told(tmp_path: Path) -> None:
     out = tmp_path / "results" / "cpu.json"
     run("speed.py", "--device", "cpu", "--only", "small", "--seconds", "0.05", "--out", str(out))
@@ -62,6 +63,7 @@ def test_precisions_of_one_machine_share_a_table(tmp_path: Path) -> None:
     assert table.count("| two | goal | measured | met |") == 1
 
 
+@pytest.mark.slow
 def test_a_whole_run_from_a_short_one() -> None:
     """The minutes are those of the run that was measured, and as many times an epoch of it as are left."""
     script = """

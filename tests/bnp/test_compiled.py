@@ -77,7 +77,8 @@ def compiled(model: nn.Module) -> Any:
     return Compiler().compile(model)
 
 
-OPTIONS = [{}, {"statistics": "batch"}, {"debias": True}, {"spatial": "site"}, {"no_bias": "variance"}]
+MORE_OPTIONS = [{"statistics": "batch"}, {"debias": True}, {"no_bias": "variance"}]
+OPTIONS = [{}, {"spatial": "site"}, *[pytest.param(options, marks=pytest.mark.slow) for options in MORE_OPTIONS]]
 
 
 @pytest.mark.parametrize("options", [{}, {"spatial": "site"}], ids=str)

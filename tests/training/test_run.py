@@ -87,7 +87,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [2, *[pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1)]])
 def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path) -> None:
     """kill -9 again and again, with a checkpoint at every step; the records are those of a run that was left alone."""
     folder, random_ = tmp_path / "run", random.Random(seed)

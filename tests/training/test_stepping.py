@@ -461,6 +461,7 @@ def test_a_generator_gets_its_state_back(has_graphsafe_states: bool, monkeypatch
     assert len(given) == 1 and torch.equal(given[0], state)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_equal_blocks_are_compiled_once_and_evaluated_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
