@@ -448,3 +448,25 @@ def test_rows_of_a_subclass_of_tensor_can_be_taken_up() -> None:
         bnp.load_state_dict(bnp.state_dict())
         bnp.step()
         assert statistics(bnp)["0.steps"] == 1
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("part", ["running", "pending"])
+@pytest.mark.parametrize("name", ["mean", "variance"])
+def test_a_mean_and_a_variance_of_different_types(name: str, part: str, fast: bool) -> None:
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2)
+        bnp = trimtab.BNP(layer, fast=fast)
+        layer(torch.randn(4, 3)).sum().backward()
+        bnp.step()
+        layer.zero_grad()
+        layer(torch.randn(4, 3)).sum().backward()
+        state = bnp.state_dict()
+        state["layers"][""][part][name] = state["layers"][""][part][name].to(dtype)
+        bnp.load_state_dict(state)
+        bnp.step()
+        results.append(gradients(layer))
+        bnp.detach()
+    torch.testing.assert_close(results[0], results[1])

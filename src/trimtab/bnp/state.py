@@ -155,7 +155,7 @@ class _Entry:
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the layer's columns: copies on its device."""
         mean = self._columns("mean")
-        variance = self._columns("variance")
+        variance = self._columns("variance").to(mean.dtype)  # whoever has changed a state may have changed types
         if variance.shape != mean.shape:
             raise self.damaged("variance", f"has shape {tuple(variance.shape)} and the mean has {tuple(mean.shape)}")
         if not variance.is_meta:
