@@ -75,6 +75,14 @@ def test_sums_have_the_rows_of_all_calls_whose_sums_they_are(zeros: int) -> None
         torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("value", [0.1, 1e4 + 0.3, -7e-3])
+def test_a_constant_has_no_variance(value: float) -> None:
+    """Not even by rounding, of which eps1=eps2=0 would make something large."""
+    moments = Moments.of(torch.full((7, 3), value), columns=1)
+    assert torch.equal(moments.mean, torch.full((3,), value))
+    assert torch.equal(moments.variance, torch.zeros(3))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", ["rows", "many rows", "tokens", "images", "channels last"])
 def test_a_large_mean_does_not_drown_the_variance(kind: str, compiled: bool) -> None:

@@ -103,9 +103,8 @@ def _replace_gradients(
     return finite
 
 
-def _where(condition: Tensor, some: Estimate, others: Estimate) -> Estimate:
-    mean, variance, weight = (torch.where(condition, a, b) for a, b in zip(some, others, strict=True))
-    return mean, variance, weight
+def _where(condition: Tensor, a: Estimate, b: Estimate) -> Estimate:
+    return torch.where(condition, a[0], b[0]), torch.where(condition, a[1], b[1]), torch.where(condition, a[2], b[2])
 
 
 def all_finite(x: Tensor) -> Tensor:
