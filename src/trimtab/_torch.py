@@ -110,11 +110,6 @@ def calls_running(module: nn.Module) -> int:
     return count
 
 
-def own_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """A parameter that is registered under this name in the module itself; None if there is none."""
-    return next((p for n, p in module.named_parameters(recurse=False, remove_duplicate=False) if n == name), None)
-
-
 def clear_hooks(module: nn.Module) -> None:
     """Remove all hooks from a module, not from those within it."""
     for name, value in vars(module).items():
@@ -122,36 +117,7 @@ def clear_hooks(module: nn.Module) -> None:
             value.clear()
 
 
-def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that `torch.compile(module)` stands for; any other module is returned as it is.
-
-    If torch does not say which, the compiled module is returned. It can be used in its place; the names of its layers
-    are longer.
-    """
-    original = getattr(module, "_orig_mod", None)
-    return original if isinstance(original, nn.Module) else module
-
-
-_COMPILER = "torch._dynamo"
-LOOKED_UP.append(_COMPILER)
-_compiler_is_found = importlib.util.find_spec(_COMPILER) is not None
-
-
-@contextmanager
-def not_compiled() -> Iterator[None]:
-    """Within, compiled modules run as they were written.
-
-    Compiled ones have no second derivatives, and do not see hooks that are registered later. As long as nothing has
-    imported the compiler nothing is compiled, and importing it takes a second.
-    """
-    if _compiler_is_found and _COMPILER not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-# ---- Autograd: which backward is running, and what it comes to -------------------------------------------------------
+# ---- Autograd: which backward is running, and what it comes to
 # Names that stand for a function of torch are that function itself: they are called for each layer in each step.
 
 _graph_task_id: Callable[[], int] | None = _find("torch._C._current_graph_task_id")
@@ -297,35 +263,6 @@ def step_without_hooks(kind: type[torch.optim.Optimizer]) -> Callable[[Any], Any
     return step.__wrapped__ if hooked else step  # type: ignore[no-any-return]
 
 
-# ---- Training
-
-
-def allow_recompilations(count: int) -> None:
-    """Let torch.compile make code for so many variants of one function before it gives up and runs it eagerly.
-
-    The limit has no public name. Where it cannot be set, further variants run eagerly: slower, with the same results.
-    """
-    try:
-        from torch._dynamo import config  # takes a second, so only when something is compiled
-    except ImportError:
-        return
-    for name in ("recompile_limit", "cache_size_limit"):  # the second is its name up to torch 2.6
-        if hasattr(config, name):
-            setattr(config, name, max(getattr(config, name), count))
-            return
-
-
-def has_combo_kernels() -> bool:
-    """Whether torch.compile's option `combo_kernels` exists and is right; before torch 2.11 it had errors."""
-    if torch.__version__ < "2.11":  # this compares as a version, not as a string
-        return False
-    try:
-        from torch._inductor import list_options  # takes seconds, so only when something is compiled
-    except ImportError:
-        return False
-    return "combo_kernels" in list_options()
-
-
 def expect_steps_outside_capture(optimizer: torch.optim.Optimizer) -> None:
     """Keep a capturable Adam from warning that it takes steps outside of a CUDA graph, as it does before a capture.
 
@@ -350,7 +287,7 @@ def replace_cuda_generator_state(state: Tensor) -> None:
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
-# ---- torch.overrides -------------------------------------------------------------------------------------------------
+# ---- torch.overrides
 
 _mode_stack: Callable[[], list[Any]] | None = _find("torch.overrides._get_current_function_mode_stack")
 _pop_mode: Callable[[], Any] | None = _find("torch.overrides._pop_mode")
@@ -368,7 +305,7 @@ def remove_mode(mode: TorchFunctionMode) -> None:
         _push_mode(other)
 
 
-# ---- torch.jit, torch.compile, torch.export -------------------------------------------------------------------------
+# ---- torch.jit, torch.compile, torch.export
 
 # What torch._dynamo.mark_static sets. Calling it would import the compiler, which takes seconds.
 _STATIC, _MARKED = "_dynamo_static_indices", "_has_dynamo_dim_marking"
@@ -417,3 +354,58 @@ def has_compiled_code() -> bool:
     frames = sys.modules.get("torch._dynamo.convert_frame")  # not there if nothing was compiled
     codes = getattr(frames, "input_codes", None)
     return frames is not None and (codes is None or bool(getattr(codes, "seen", True)))
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile(module)` stands for; any other module is returned as it is.
+
+    If torch does not say which, the compiled module is returned. It can be used in its place; the names of its layers
+    are longer.
+    """
+    original = getattr(module, "_orig_mod", None)
+    return original if isinstance(original, nn.Module) else module
+
+
+_COMPILER = "torch._dynamo"
+LOOKED_UP.append(_COMPILER)
+_compiler_is_found = importlib.util.find_spec(_COMPILER) is not None
+
+
+@contextmanager
+def not_compiled() -> Iterator[None]:
+    """Within, compiled modules run as they were written.
+
+    Compiled ones have no second derivatives, and do not see hooks that are registered later. As long as nothing has
+    imported the compiler nothing is compiled, and importing it takes a second.
+    """
+    if _compiler_is_found and _COMPILER not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def allow_recompilations(count: int) -> None:
+    """Let torch.compile make code for so many variants of one function before it gives up and runs it eagerly.
+
+    The limit has no public name. Where it cannot be set, further variants run eagerly: slower, with the same results.
+    """
+    try:
+        from torch._dynamo import config  # takes a second, so only when something is compiled
+    except ImportError:
+        return
+    for name in ("recompile_limit", "cache_size_limit"):  # the second is its name up to torch 2.6
+        if hasattr(config, name):
+            setattr(config, name, max(getattr(config, name), count))
+            return
+
+
+def has_combo_kernels() -> bool:
+    """Whether torch.compile's option `combo_kernels` exists and is right; before torch 2.11 it had errors."""
+    if torch.__version__ < "2.11":  # this compares as a version, not as a string
+        return False
+    try:
+        from torch._inductor import list_options  # takes seconds, so only when something is compiled
+    except ImportError:
+        return False
+    return "combo_kernels" in list_options()

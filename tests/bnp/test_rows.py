@@ -628,6 +628,30 @@ def test_a_backward_that_begins_at_the_output_of_a_layer(last: nn.Module, packin
         model.zero_grad()
 
 
+class TwoHeads(nn.Module):
+    """Two layers that share an input, which is itself the result of a transposition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = x.t()
+        return self.a(h), self.b(h)
+
+
+def test_one_of_two_outputs() -> None:
+    model = TwoHeads()
+    bnp = trimtab.BNP(model)
+    y, _unused = model(torch.randn(3, 4, requires_grad=True))
+    y.sum().backward()
+    assert pending_rows(bnp) == {"a": 4, "b": 0}
+    y, unused = model(torch.randn(3, 4, requires_grad=True))
+    (y.sum() + 0 * model.b.weight.sum()).backward()
+    assert pending_rows(bnp) == {"a": 8, "b": 0}
+    del unused
+
+
 def test_a_layer_that_is_called_without_its_model() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)

@@ -81,7 +81,7 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
 
 
 def _add_bias(layer: nn.Module) -> None:
-    weight, kind = _torch.own_parameter(layer, "weight"), layer_type(layer)
+    weight, kind = _torch.parameters_of(layer).get("weight"), layer_type(layer)
     assert weight is not None and kind is not None
     groups, outputs = kind.view(layer, weight.detach().contiguous()).shape[:2]
     layer.bias = nn.Parameter(weight.detach().new_zeros(groups * outputs), requires_grad=weight.requires_grad)
@@ -168,7 +168,7 @@ def _agree(layer: Any, rest: nn.Module) -> bool:
 
 def _lacks_bias(module: nn.Module) -> bool:
     """Whether it is a layer that could have a bias, of its own weight's kind, and has none."""
-    if layer_type(module) is None or _torch.own_parameter(module, "weight") is None:
+    if layer_type(module) is None or _torch.parameters_of(module).get("weight") is None:
         return False
     return "bias" not in vars(module) and getattr(module, "bias", module) is None
 

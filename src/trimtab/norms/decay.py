@@ -40,7 +40,7 @@ def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
 
 
 def _gammas(module: nn.Module) -> Iterator[Tensor]:
-    gamma = _torch.own_parameter(module, "weight")
+    gamma = _torch.parameters_of(module).get("weight")
     if isinstance(module, _NORMALIZATIONS) and gamma is not None:
         yield gamma
     if parametrize.is_parametrized(module, "weight"):

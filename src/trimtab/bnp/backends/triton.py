@@ -22,7 +22,7 @@ from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, sizes_in_me
 from trimtab.bnp.backends.triton_plans import TYPES, MomentsPlan, Plans, StepPlan, is_capturing
 from trimtab.bnp.options import Options
 
-MAX_NUMBERS = 2**31 - 2**12  # in a tensor: they are counted with 32 bits, up to one block beyond the last one
+MAX_NUMBERS = 2**31 - 2**21  # in a tensor: they are counted with 32 bits, up to a program's whole share beyond the end
 _MAX_WAITING = 64  # inputs, or two per layer if that is more: they stay in memory, also if no backward comes
 _MAX_PLANS, _MAX_ALONE = 32, 1024
 

@@ -5,7 +5,7 @@ node at which the backward has begun, and a node that is kept keeps what autogra
 by its node only up to the next backward; else a hook on the node waits for a backward to come by:
 
     - if the layer was called outside a call of the model, or within a backward (checkpointing);
-    - if the node is that of the model's own output, unless another node belongs to the call, too;
+    - if the node is that of one of the model's own outputs;
     - from the next call of the model or the next step on, or once a backward has kept its graph.
 """
 
@@ -45,14 +45,6 @@ class Call:
         node, self.node = self.node, None
         node.register_prehook(self.on_node)
 
-    def begin_below(self) -> None:
-        """Be prepared for a backward that begins at the node."""
-        for node, _ in self.node.next_functions:
-            if node is not None and node.name() == "TBackward0":  # Linear transposes its weight at each call
-                self.node = node
-                return
-        self.wait_for_backward()
-
     def on_node(self, *_: Any) -> None:
         """Hook: a backward has come to the node."""
         self._reached(self)
@@ -85,8 +77,8 @@ class OpenCalls:
         for y in outputs:
             node = y.grad_fn
             for call in self._calls:
-                if call.node is node and node is not None:
-                    call.begin_below()
+                if node is not None and call.node is node:
+                    call.wait_for_backward()
 
     def keep(self, call: Call) -> bool:
         """Whether a call may be known by its node: not within a backward or outside a call of the model."""

@@ -18,7 +18,7 @@ from trimtab.probes.conditioning.selection import NotMeasurable
 
 def trained_bias(layer: nn.Module) -> bool:
     """Whether there is a bias that is trained, which takes up the centring."""
-    bias = _torch.own_parameter(layer, "bias")
+    bias = _torch.parameters_of(layer).get("bias")
     return bias is not None and bias.requires_grad
 
 

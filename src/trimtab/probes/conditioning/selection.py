@@ -49,7 +49,7 @@ def _check(name: str, layer: nn.Module, owners: Owners, options: Options) -> Non
         raise NotMeasurable(f"the rows of {type(layer).__name__} are not known")
     if (reason := why_unsupported(name, layer, owners)) is not None:
         raise NotMeasurable(reason)
-    weight = _torch.own_parameter(layer, "weight")
+    weight = _torch.parameters_of(layer).get("weight")
     if weight is None or not weight.requires_grad:
         raise NotMeasurable("its weight is frozen")
     if options.spatial not in kind_of(layer).spatial:
