@@ -13,9 +13,9 @@ from trimtab.probe_registry import PROBES, ProbeEntry, expand_probe_names
 from trimtab.probes import Activations
 from trimtab.records import History
 from trimtab.report import collect, figures
-from trimtab.report.material import Panel
 from trimtab.report.probe_figures import ProbeFigure
 from trimtab.report.probe_series import ProbeSeries
+from trimtab.report.report_data import Panel
 from trimtab.training import probe_factories
 from trimtab.training.session import Session
 

@@ -1,4 +1,4 @@
-"""Former names of arguments, which are accepted for some time with a DeprecationWarning."""
+"""Former names of arguments, classes and functions, which are accepted for some time with a DeprecationWarning."""
 
 import functools
 from collections.abc import Callable
@@ -38,6 +38,21 @@ def renamed_options(**names: str) -> Callable[[C], C]:
         return cls
 
     return decorate
+
+
+def renamed_members(namespace: dict[str, Any], **names: str) -> Callable[[str], Any]:
+    """The same for what a module defines.
+
+    Used as a module's own function: `__getattr__ = renamed_members(globals(), former="name")`.
+    """
+
+    def read(former: str) -> Any:
+        if former not in names:
+            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {former!r}")
+        _warn(former, names[former])
+        return namespace[names[former]]
+
+    return read
 
 
 def _read(instance: object, *, former: str, name: str) -> Any:

@@ -73,13 +73,13 @@ def test_all_figures_of_a_comparison(tmp_path: Path) -> None:
 
 def test_one_batch_size_and_one_rate_have_neither_overview_nor_tuning(tmp_path: Path) -> None:
     write_comparison(tmp_path / "a", Plan(networks=("cnn5",), sizes=(4,), methods=("bnp",), seeds=1, lrs=(0.1,)))
-    material = collect([tmp_path])
-    written = write_figures(material, tmp_path / "figures")
+    data = collect([tmp_path])
+    written = write_figures(data, tmp_path / "figures")
     names = [f"curves-cnn5-b4-{against}.{kind}" for against in ("steps", "time") for kind in ("png", "pdf")]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == sorted(names)
     assert sorted(path.name for path in written) == sorted(names)
     assert all(path.stat().st_size > 5000 for path in written)
-    assert write_figures(material, tmp_path / "none", ()) == []
+    assert write_figures(data, tmp_path / "none", ()) == []
     assert not (tmp_path / "none").exists()
 
 
@@ -126,12 +126,12 @@ def test_a_figure_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_curves_show_the_means(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path / str(seed), settings(seed=seed))
-    material = collect([tmp_path])
-    (_, curve) = material.subjects[0].curves[0]
+    data = collect([tmp_path])
+    (_, curve) = data.subjects[0].curves[0]
     mean = curve.line("measured", "accuracy").mean
     assert mean is not None
     with mpl.rc_context(RC):
-        steps, time = (figure.draw() for figure in figures(material))
+        steps, time = (figure.draw() for figure in figures(data))
     for figure, x in ((steps, mean.steps), (time, mean.seconds)):
         above, below = figure.axes
         (drawn,) = above.lines

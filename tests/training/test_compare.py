@@ -17,12 +17,14 @@ from tests.processes import SERVER, Command
 from trimtab.data import Split, load
 from trimtab.records import EVENTS, RESULTS, Candidate, Comparison, Evaluated, History
 from trimtab.training import compare
-from trimtab.training.compare import Comparing, assemble, best, side_by_side
+from trimtab.training.cells import best_rate, cell_of
+from trimtab.training.compare import ComparisonRunner
 from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.run import CHECKPOINT, Run
 from trimtab.training.session import Session
+from trimtab.training.workers import pool as pool_module
 from trimtab.training.workers import task as task_module
-from trimtab.training.workers.pool import LocalPool, TrainingFailed, local_pool
+from trimtab.training.workers.pool import LocalPool, TrainingFailed, default_jobs, local_pool
 from trimtab.training.workers.task import Outcome, Task, outcome_of, train
 
 CPU = torch.device("cpu")
@@ -39,7 +41,7 @@ SMALL = replace(GRID, methods=("bnp",), batch_sizes=(64,), epochs={64: 1}, valid
 
 
 def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison:
-    return Comparing(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
+    return ComparisonRunner(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
 
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -59,7 +61,7 @@ def times(out: Path) -> dict[str, int]:
 
 def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
     progress: list[compare.ComparisonProgress] = []
-    comparison = Comparing(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=progress.append).run(
+    comparison = ComparisonRunner(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=progress.append).run(
         lambda c: "!"
     )
     assert comparison == Comparison.read(tmp_path / "a")
@@ -116,7 +118,7 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             came_out = train(Task(planned, tmp_path / folder / planned.name, "c", CPU, None))
             assert came_out is not None
             outcomes[planned.name] = came_out
-        cells.append(assemble(place, outcomes, 10))
+        cells.append(cell_of(place, outcomes, 10))
     assert cells[0].candidates == cells[1].candidates
     assert cells[0].lr == cells[1].lr == 0.3
     assert cells[0].values != cells[1].values
@@ -157,10 +159,10 @@ def test_a_comparison_that_is_stopped_goes_on_to_the_same_results(
 
 
 def test_results_can_be_read_while_it_goes_on(tmp_path: Path) -> None:
-    comparing = Comparing(SMALL, tmp_path, command="c", device=CPU, jobs=1)
+    runner = ComparisonRunner(SMALL, tmp_path, command="c", device=CPU, jobs=1)
     seen: list[Comparison] = []
-    comparing._show = lambda stand: seen.append(Comparison.read(tmp_path))
-    comparing.run(lambda _: "")
+    runner._show = lambda stand: seen.append(Comparison.read(tmp_path))
+    runner.run(lambda _: "")
     assert not seen[0].finished
     assert [len(c.cells[0].candidates) for c in seen] == sorted(len(c.cells[0].candidates) for c in seen)
     assert {0, 1, 2} <= {len(c.cells[0].candidates) for c in seen}
@@ -174,12 +176,12 @@ def test_a_run_that_diverged_counts_as_one_that_guesses() -> None:
     (place,) = setups(SMALL, load("digits"))
     low, high = place.tuning()
     outcomes = {low.name: outcome(0.5), high.name: Outcome()}
-    assert assemble(place, {low.name: outcome(0.5)}, 10).lr is None
-    cell = assemble(place, outcomes, 10)
+    assert cell_of(place, {low.name: outcome(0.5)}, 10).lr is None
+    cell = cell_of(place, outcomes, 10)
     assert (cell.lr, cell.trials) == (0.1, ())
     assert [candidate.value for candidate in cell.candidates] == [0.5, None]
     one, two = place.final(0.1)
-    cell = assemble(place, {**outcomes, one.name: outcome(0.7), two.name: Outcome()}, 10)
+    cell = cell_of(place, {**outcomes, one.name: outcome(0.7), two.name: Outcome()}, 10)
     assert cell.values == (0.7, 0.1)
     assert [trial.diverged for trial in cell.trials] == [False, True]
 
@@ -188,11 +190,11 @@ def test_the_rate_is_chosen_by_value_then_by_loss() -> None:
     def candidate(lr: float, value: float | None, loss: float | None) -> Candidate:
         return Candidate(lr, value, loss, "")
 
-    assert best([candidate(1, 0.9, 1.0), candidate(2, 0.8, 0.1)], lower=False) == 1
-    assert best([candidate(1, 0.9, 1.0), candidate(2, 0.9, 0.1)], lower=False) == 2
-    assert best([candidate(1, None, None), candidate(2, 0.1, 9.0)], lower=False) == 2
-    assert best([candidate(1, 3.0, 3.0), candidate(2, 2.0, 2.0)], lower=True) == 2
-    assert best([candidate(1, None, None), candidate(2, None, None)], lower=True) == 1
+    assert best_rate([candidate(1, 0.9, 1.0), candidate(2, 0.8, 0.1)], lower=False) == 1
+    assert best_rate([candidate(1, 0.9, 1.0), candidate(2, 0.9, 0.1)], lower=False) == 2
+    assert best_rate([candidate(1, None, None), candidate(2, 0.1, 9.0)], lower=False) == 2
+    assert best_rate([candidate(1, 3.0, 3.0), candidate(2, 2.0, 2.0)], lower=True) == 2
+    assert best_rate([candidate(1, None, None), candidate(2, None, None)], lower=True) == 1
 
 
 def test_regression_is_compared_by_loss(tmp_path: Path) -> None:
@@ -255,10 +257,10 @@ def test_what_is_known_is_never_less_than_before(tmp_path: Path, whole: Path) ->
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     seen: list[Comparison] = []
     more = replace(SMALL, methods=("bnp", "vanilla"))
-    comparing = Comparing(
+    runner = ComparisonRunner(
         more, tmp_path, command="c", device=CPU, show=lambda _: seen.append(Comparison.read(tmp_path))
     )
-    comparing.run(lambda _: "")
+    runner.run(lambda _: "")
     assert seen
     assert all(one.cells[0] == seen[-1].cells[0] for one in seen)
 
@@ -355,14 +357,14 @@ def _alive(child: int) -> bool:
 
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "usable_cores", lambda: 16)
-    monkeypatch.setattr(compare, "memory", lambda: 100 << 30)
-    assert side_by_side(CPU) == 16
-    assert side_by_side(CPU, 4) == 4
-    assert side_by_side(CPU, 40) == 1
-    assert side_by_side(torch.device("cuda")) == 4
-    monkeypatch.setattr(compare, "memory", lambda: 3 << 30)
-    assert side_by_side(CPU) == 3
+    monkeypatch.setattr(pool_module, "usable_cores", lambda: 16)
+    monkeypatch.setattr(pool_module, "memory", lambda: 100 << 30)
+    assert default_jobs(CPU) == 16
+    assert default_jobs(CPU, 4) == 4
+    assert default_jobs(CPU, 40) == 1
+    assert default_jobs(torch.device("cuda")) == 4
+    monkeypatch.setattr(pool_module, "memory", lambda: 3 << 30)
+    assert default_jobs(CPU) == 3
 
 
 def test_images_are_decoded_by_processes_of_the_workers(tmp_path: Path) -> None:
@@ -382,5 +384,5 @@ def test_images_are_decoded_by_processes_of_the_workers(tmp_path: Path) -> None:
         evaluations=1,
         shared={"epochs": 1},
     )
-    comparing = Comparing(grid, tmp_path / "out", command="c", device=CPU, data_root=tmp_path / "data")
-    assert len(comparing.run(lambda _: "").cells[0].trials) == 1
+    runner = ComparisonRunner(grid, tmp_path / "out", command="c", device=CPU, data_root=tmp_path / "data")
+    assert len(runner.run(lambda _: "").cells[0].trials) == 1

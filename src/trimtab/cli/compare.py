@@ -181,8 +181,8 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     from trimtab.cli.display import display_comparison
     from trimtab.cli.terminal import Terminal
     from trimtab.report import collect, conclusion, table, write_page
-    from trimtab.training.compare import Comparing
-    from trimtab.training.run import device_named
+    from trimtab.training.compare import ComparisonRunner
+    from trimtab.training.device import device_named
     from trimtab.training.workers.pool import TrainingFailed
 
     started = time.monotonic()
@@ -190,7 +190,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     device = device_named(options.device)
     try:
         with resumable(out, go_on), display_comparison() as show:
-            comparing = Comparing(
+            runner = ComparisonRunner(
                 grid,
                 out,
                 command=command,
@@ -202,10 +202,10 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
                 show=show,
             )
             if options.dry_run:
-                estimate, cannot = comparing.estimate()
-                notes = [*comparing.notes, *(f"{what} cannot be trained: {why}" for what, why in cannot.items())]
+                estimate, cannot = runner.estimate()
+                notes = [*runner.notes, *(f"{what} cannot be trained: {why}" for what, why in cannot.items())]
                 return show_estimate(estimate, out, notes=notes, as_json=options.json)
-            comparison = comparing.run(conclusion)
+            comparison = runner.run(conclusion)
     except TrainingFailed as error:
         raise CommandError(f"{error}; {go_on}", FAILED) from error
     seconds = time.monotonic() - started

@@ -112,9 +112,9 @@ def run(options: argparse.Namespace) -> int:
                 if number == 0:
                     raise
                 raise CommandError(f"{settings.method}: {error}; the runs before it are kept", FAILED) from error
-        material = collect([out])
-        write_page(material, out / PAGE)
-        drawn = write_figures(material, out / "figures", options.figures)
+        data = collect([out])
+        write_page(data, out / PAGE)
+        drawn = write_figures(data, out / "figures", options.figures)
     for line in (*notes, out / PAGE, *drawn):
         print(line)
     return 0
@@ -197,7 +197,7 @@ def _begun(settings: "Settings", folder: Path, options: argparse.Namespace) -> b
 
 
 def _session(settings: "Settings", options: argparse.Namespace) -> "Session":
-    from trimtab.training.run import device_named
+    from trimtab.training.device import device_named
     from trimtab.training.session import NoSuchStep, Session
 
     try:

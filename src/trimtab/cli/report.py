@@ -39,18 +39,18 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.report import check_kinds, collect, write_figures, write_page
 
     out: Path = options.out or options.folders[0] / PAGE
-    material = collect(options.folders)
+    data = collect(options.folders)
     check_kinds(options.figures)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_page(material, out)
+        write_page(data, out)
         print(out)
-        for path in write_figures(material, out.parent / "figures", options.figures):
+        for path in write_figures(data, out.parent / "figures", options.figures):
             print(path)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror}; name another place with --out", FAILED) from error
-    for problem in material.problems:
+    for problem in data.problems:
         print(f"trimtab: {problem}", file=sys.stderr)
-    return FAILED if material.problems else 0
+    return FAILED if data.problems else 0

@@ -68,11 +68,11 @@ def run(options: argparse.Namespace) -> int:
     need("rich", "yaml")
     from trimtab.cli.display import display
     from trimtab.cli.terminal import Terminal
+    from trimtab.training.device import device_named
     from trimtab.training.estimate import one_after_another
     from trimtab.training.folder import resumed_settings
     from trimtab.training.launch import dry_run, launch
     from trimtab.training.recipes import resolve
-    from trimtab.training.run import device_named
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings
     from trimtab.training.unused_settings import check_unused_settings

@@ -1,14 +1,16 @@
-"""Records in, tables, figures, sentences and a page out."""
+"""Turns records into tables, figures, sentences and an HTML page."""
 
+from trimtab.renamed import renamed_members
+from trimtab.report.collecting import collect
 from trimtab.report.conclusion import conclusion
 from trimtab.report.figures import NamedFigure, check_kinds, figures, save, write_figures
-from trimtab.report.material import Material, collect
 from trimtab.report.page import write_page
+from trimtab.report.report_data import ReportData
 from trimtab.report.table import table
 
 __all__ = [
-    "Material",
     "NamedFigure",
+    "ReportData",
     "check_kinds",
     "collect",
     "conclusion",
@@ -18,3 +20,4 @@ __all__ = [
     "write_figures",
     "write_page",
 ]
+__getattr__ = renamed_members(globals(), Material="ReportData")

@@ -10,8 +10,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 
 from trimtab.records import Metric
 from trimtab.report.curves import Numbers
+from trimtab.report.formatting import format_exact, format_number, format_power
 from trimtab.report.styles import LIGHT
-from trimtab.report.words import number, power, typed
 
 RC: dict[Any, Any] = {
     "font.size": 10.5,
@@ -64,7 +64,7 @@ def value_scale(axes: Axes, metric: Metric, values: Numbers) -> None:
         log_scale(axes, "y", float(positive.min()), float(positive.max()))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: typed(y)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: format_exact(y)))
 
 
 def make_room(axes: Axes, metric: Metric, share: float) -> None:
@@ -113,8 +113,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 def _log_label(ticks: Sequence[float]) -> Callable[[float, int], str]:
     """Plain numbers where all ticks of an axis can be such, else powers of ten, but for 1 and 10."""
     if all(1e-3 * 0.999 <= tick < 1e5 for tick in ticks):
-        return lambda x, _: number(x, 1)
-    return lambda x, _: number(x, 1) if 0.999 <= x < 10.001 else power(x, 1)
+        return lambda x, _: format_number(x, 1)
+    return lambda x, _: format_number(x, 1) if 0.999 <= x < 10.001 else format_power(x, 1)
 
 
 def count_ticks(axes: Axes, max_ticks: int = 6) -> None:

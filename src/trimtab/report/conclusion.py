@@ -5,8 +5,25 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from trimtab.records import Comparison, Metric
-from trimtab.report.standing import Row, Setting, best, complete, diverged, leaders, means, methods, rows
-from trimtab.report.words import batch, counted, heading, listed, number, shown
+from trimtab.report.formatting import (
+    batch_label,
+    format_count,
+    format_metric,
+    format_number,
+    join_words,
+    method_label,
+)
+from trimtab.report.ranking import (
+    Row,
+    Setting,
+    best,
+    cells_by_setting,
+    diverged_count,
+    is_complete,
+    leaders,
+    means,
+    methods,
+)
 
 SUBJECT = "bnp"
 SMALL = 4
@@ -22,7 +39,7 @@ def conclusion(comparison: Comparison) -> str:
 
     The first line is the verdict, each further one a reservation. Only settings in which no run is to come count.
     """
-    counting = {setting: row for setting, row in rows(comparison).items() if complete(row, comparison)}
+    counting = {setting: row for setting, row in cells_by_setting(comparison).items() if is_complete(row, comparison)}
     lost = [s for s, row in counting.items() if means(row) and all(_lost(row, method) for method in means(row))]
     contested = {s: row for s, row in counting.items() if len(means(row)) > 1 and s not in lost}
     reservations = []
@@ -30,32 +47,36 @@ def conclusion(comparison: Comparison) -> str:
         lead = [*_winners(contested, comparison), *_distances(contested, comparison)]
         reservations = _doubts(contested, comparison)
         if lost:
-            reservations.append(f"In {counted(len(lost), 'setting')} every run diverged: {_places(lost, comparison)}.")
+            reservations.append(
+                f"In {format_count(len(lost), 'setting')} every run diverged: {_places(lost, comparison)}."
+            )
     elif lost:
-        lead = [f"No method is best: in {counted(len(lost), 'setting')} every run diverged."]
+        lead = [f"No method is best: in {format_count(len(lost), 'setting')} every run diverged."]
     else:
         lead = [_alone(comparison) if comparison.finished else "There are no two methods to compare yet."]
     reservations += _reservations(comparison)
     if not comparison.finished:
-        total = len(rows(comparison))
+        total = len(cells_by_setting(comparison))
         verb = "is" if len(counting) == 1 else "are"
         reservations.append(
-            f"The comparison is not finished: {len(counting)} of {counted(total, 'setting')} {verb} complete."
+            f"The comparison is not finished: {len(counting)} of {format_count(total, 'setting')} {verb} complete."
         )
     return "\n".join([" ".join(lead), *(f"{ITEM}{one}" for one in reservations)])
 
 
 def _lost(row: Row, method: str) -> bool:
-    return diverged(row[method]) == len(row[method].trials)
+    return diverged_count(row[method]) == len(row[method].trials)
 
 
 def _alone(comparison: Comparison) -> str:
-    trained = [heading(m) for m in methods(comparison) if any(c.method == m and c.trials for c in comparison.cells)]
+    trained = [
+        method_label(m) for m in methods(comparison) if any(c.method == m and c.trials for c in comparison.cells)
+    ]
     if not trained:
         return "No method could be trained."
     if len(trained) == 1:
         return f"Only {trained[0]} has results: there is nothing to compare it with."
-    return f"No setting has results of two methods: there are those of {listed(trained)}."
+    return f"No setting has results of two methods: there are those of {join_words(trained)}."
 
 
 def _winners(contested: Contested, comparison: Comparison) -> list[str]:
@@ -67,12 +88,12 @@ def _winners(contested: Contested, comparison: Comparison) -> list[str]:
         won.setdefault(tuple(_first(row, metric)), []).append(setting)
     sentences: list[str] = []
     for winners, where in sorted(won.items(), key=lambda item: -len(item[1])):
-        who = f"{listed(map(heading, winners))} {'has' if len(winners) == 1 else 'share'}"
+        who = f"{join_words(map(method_label, winners))} {'has' if len(winners) == 1 else 'share'}"
         if sentences:
             sentences.append(f"{who} it in {len(where)}: {_places(where, comparison)}.")
         elif len(contested) == 1:
             top = best(contested[where[0]], metric) or 0.0
-            sentences.append(f"{who} the {words}, {shown(top, metric)}{' %' if metric == 'accuracy' else ''}.")
+            sentences.append(f"{who} the {words}, {format_metric(top, metric)}{' %' if metric == 'accuracy' else ''}.")
         elif len(where) == len(contested):
             sentences.append(f"{who} the {words} in {'both' if len(where) == 2 else f'all {len(where)}'} settings.")
         else:
@@ -81,7 +102,7 @@ def _winners(contested: Contested, comparison: Comparison) -> list[str]:
 
 
 def _of(some: Iterable[object], contested: Contested) -> str:
-    return f"{len(list(some))} of {counted(len(contested), 'setting')}"
+    return f"{len(list(some))} of {format_count(len(contested), 'setting')}"
 
 
 def _first(row: Row, metric: Metric) -> list[str]:
@@ -99,13 +120,13 @@ def _places(settings: Iterable[Setting], comparison: Comparison) -> str:
     by_sizes: dict[str, list[str]] = {}
     for network, sizes in by_network.items():
         by_sizes.setdefault(_sizes(sizes), []).append(network)
-    return "; ".join(f"{listed(networks)} at {sizes}" for sizes, networks in by_sizes.items())
+    return "; ".join(f"{join_words(networks)} at {sizes}" for sizes, networks in by_sizes.items())
 
 
 def _sizes(sizes: Iterable[int]) -> str:
-    some = [batch(size) for size in sizes if size]
-    words = [f"batch size{'s' if len(some) > 1 else ''} {listed(some)}"] if some else []
-    return listed([*words, *(["full batch"] if 0 in sizes else [])])
+    some = [batch_label(size) for size in sizes if size]
+    words = [f"batch size{'s' if len(some) > 1 else ''} {join_words(some)}"] if some else []
+    return join_words([*words, *(["full batch"] if 0 in sizes else [])])
 
 
 def _doubts(contested: Contested, comparison: Comparison) -> list[str]:
@@ -115,7 +136,7 @@ def _doubts(contested: Contested, comparison: Comparison) -> list[str]:
         return ["There is one seed: another may give another order."]
     close = {s: leaders(row, metric) for s, row in contested.items() if len(leaders(row, metric)) > 1}
     if len(contested) == 1:
-        names = [listed(map(heading, leading)) for leading in close.values()]
+        names = [join_words(map(method_label, leading)) for leading in close.values()]
         return [f"The ranges over the {seeds} seeds of {name} overlap: their order may be chance." for name in names]
     sentences = []
     if close:
@@ -127,7 +148,7 @@ def _doubts(contested: Contested, comparison: Comparison) -> list[str]:
     behind = [s for s, row in contested.items() if SUBJECT in means(row) and SUBJECT not in leaders(row, metric)]
     if behind:
         sentences.append(
-            f"{heading(SUBJECT)} is behind the best by more than the seeds vary in {_of(behind, contested)}: "
+            f"{method_label(SUBJECT)} is behind the best by more than the seeds vary in {_of(behind, contested)}: "
             f"{_places(behind, comparison)}."
         )
     return sentences
@@ -159,18 +180,18 @@ def _distances(contested: Contested, comparison: Comparison) -> list[str]:
         )
         parts = [f"{words} them"]
     if alone:
-        return [f"{heading(SUBJECT)} is {listed(parts)}."]
+        return [f"{method_label(SUBJECT)} is {join_words(parts)}."]
     sizes = sorted({size for _, size in contested}, reverse=True)
     average = "on average " if len(contested) > 1 else ""
-    return [f"At {_sizes(sizes)} {heading(SUBJECT)} is {average}{listed(parts)}."]
+    return [f"At {_sizes(sizes)} {method_label(SUBJECT)} is {average}{join_words(parts)}."]
 
 
 def _distance(difference: float, method: str, metric: Metric) -> str:
-    amount = f"{100 * abs(difference):.1f}" if metric == "accuracy" else number(abs(difference))
+    amount = f"{100 * abs(difference):.1f}" if metric == "accuracy" else format_number(abs(difference))
     if amount in ("0", "0.0"):
-        return f"level with {heading(method)}"
+        return f"level with {method_label(method)}"
     unit = " points" if metric == "accuracy" else ""
-    return f"{amount}{unit} {'above' if difference > 0 else 'below'} {heading(method)}"
+    return f"{amount}{unit} {'above' if difference > 0 else 'below'} {method_label(method)}"
 
 
 def _reservations(comparison: Comparison) -> list[str]:
@@ -179,16 +200,17 @@ def _reservations(comparison: Comparison) -> list[str]:
     broken = dict.fromkeys(methods(comparison), 0)
     unable: dict[str, list[Setting]] = {}
     for cell in comparison.cells:
-        broken[cell.method] += diverged(cell)
+        broken[cell.method] += diverged_count(cell)
         if cell.why_not is not None:
             unable.setdefault(cell.method, []).append((cell.network, cell.batch_size))
-    diverged_runs = [f"{counted(count, 'run')} of {heading(method)}" for method, count in broken.items() if count]
+    diverged_runs = [
+        f"{format_count(count, 'run')} of {method_label(method)}" for method, count in broken.items() if count
+    ]
     if diverged_runs:
-        sentences.append(f"{listed(diverged_runs)} diverged.")
+        sentences.append(f"{join_words(diverged_runs)} diverged.")
     for method, where in unable.items():
-        sentences.append(
-            f"{heading(method)} cannot train in {counted(len(where), 'setting')}: {_places(where, comparison)}."
-        )
+        count = format_count(len(where), "setting")
+        sentences.append(f"{method_label(method)} cannot train in {count}: {_places(where, comparison)}.")
     chosen = [cell for cell in comparison.cells if cell.lr is not None and cell.candidates]
     edge = sum(cell.lr_at_edge for cell in chosen)
     if edge:

@@ -20,11 +20,11 @@ from trimtab.report.axes import (
     value_scale,
 )
 from trimtab.report.curves import Line, Numbers, Points
-from trimtab.report.heads import WIDTH, add_head, line_handle, new_figure, say_empty
-from trimtab.report.material import Panel
-from trimtab.report.standing import methods
+from trimtab.report.figure_layout import WIDTH, add_title_and_legend, explain_empty, line_handle, new_figure
+from trimtab.report.formatting import batch_label, method_label, network_label
+from trimtab.report.ranking import methods
+from trimtab.report.report_data import Panel
 from trimtab.report.styles import LIGHT, Dashes, Style, styles
-from trimtab.report.words import batch, heading, title
 
 Against = Literal["steps", "time"]
 MARKERS = 7
@@ -51,9 +51,9 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
     value_scale(above, panel.metric, values)
     value_scale(below, "loss", np.concatenate([one.values for one in trained] or [np.empty(0)]))
     if not len(values):
-        say_empty(above, f"no finite {part}{panel.metric} has been recorded")
+        explain_empty(above, f"no finite {part}{panel.metric} has been recorded")
     if not sum(len(one.values) for one in trained):
-        say_empty(below, "no finite training loss has been recorded")
+        explain_empty(below, "no finite training loss has been recorded")
     below.set_xlim(left=0)
     if against == "steps":
         count_ticks(below)
@@ -65,7 +65,7 @@ def draw_curves(panel: Panel, looks: Mapping[str, Style], against: Against) -> F
     above.set_ylabel(f"{part}{panel.metric} in %" if panel.metric == "accuracy" else f"{part}{panel.metric}")
     below.set_ylabel("training loss")
     figure.align_ylabels()
-    add_head(figure, f"{part}{panel.metric} and training loss".capitalize(), panel.title, handles)
+    add_title_and_legend(figure, f"{part}{panel.metric} and training loss".capitalize(), panel.title, handles)
     return figure
 
 
@@ -119,12 +119,12 @@ def _plot(
 def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
     """Validation result against learning rate. The chosen rate has a ring; what diverged is a cross at the edge."""
     tuned = [cell for cell in panel.cells if cell.candidates]
-    figure = new_figure(3.4, [heading(cell.method) for cell in tuned])
+    figure = new_figure(3.4, [method_label(cell.method) for cell in tuned])
     axes = figure.subplots()
     percent = 100.0 if panel.metric == "accuracy" else 1.0
     drawn, lost, handles = [np.empty(0)], [], []
     for cell in tuned:
-        look = looks[heading(cell.method)]
+        look = looks[method_label(cell.method)]
         good = [(c.lr, percent * c.value) for c in cell.candidates if c.value is not None and np.isfinite(c.value)]
         lost += [(c.lr, look) for c in cell.candidates if c.value is None or not np.isfinite(c.value)]
         x, y = np.array(good, dtype=float).reshape(-1, 2).T
@@ -140,19 +140,19 @@ def draw_tuning(panel: Panel, looks: Mapping[str, Style]) -> Figure:
             markerfacecolor="none",
             markeredgewidth=1.4,
         )
-        handles.append(line_handle(look, heading(cell.method), look.line))
+        handles.append(line_handle(look, method_label(cell.method), look.line))
         drawn.append(y)
     axes.margins(y=0.12)
     value_scale(axes, panel.metric, np.concatenate(drawn))
     _draw_lost(axes, lost, panel.metric)
     if not sum(map(len, drawn)):
-        say_empty(axes, "every run diverged")
+        explain_empty(axes, "every run diverged")
     rates = [candidate.lr for cell in tuned for candidate in cell.candidates if candidate.lr > 0]
     if rates:
         log_scale(axes, "x", min(rates), max(rates))
     axes.set_xlabel("learning rate")
     axes.set_ylabel("validation accuracy in %" if panel.metric == "accuracy" else "validation loss")
-    add_head(figure, f"Validation {panel.metric} by learning rate", panel.title, handles)
+    add_title_and_legend(figure, f"Validation {panel.metric} by learning rate", panel.title, handles)
     return figure
 
 
@@ -184,33 +184,35 @@ def draw_overview(comparison: Comparison, networks: Sequence[str], note: str = "
     not.
     """
     wide = len(networks) > 1
-    labels = [heading(method) for method in methods(comparison)]
+    labels = [method_label(method) for method in methods(comparison)]
     figure = new_figure(4.0, labels, 5.0 * len(networks) if wide else WIDTH)
     panels = figure.subplots(1, len(networks), sharey=True, squeeze=False)[0]
     sizes = list(dict.fromkeys(cell.batch_size for cell in comparison.cells))
-    looks = styles((method, heading(method)) for method in methods(comparison))
+    looks = styles((method, method_label(method)) for method in methods(comparison))
     cells = [cell for cell in comparison.cells if cell.network in networks and cell.trials]
     handles = []
     for place, (label, look) in enumerate(looks.items()):
         shift = 0.5 * (place - (len(looks) - 1) / 2) / max(len(looks), 6)
-        of_method = [cell for cell in cells if heading(cell.method) == label]
+        of_method = [cell for cell in cells if method_label(cell.method) == label]
         if of_method:
             handles.append(line_handle(look, label, look.line))
         for axes, network in zip(panels, networks, strict=True):
             own = [cell for cell in of_method if cell.network == network]
             _draw_bars(axes, own, [sizes.index(cell.batch_size) + shift for cell in own], look, comparison.metric)
     for axes, network in zip(panels, networks, strict=True):
-        axes.set_xticks(range(len(sizes)), [batch(size) for size in sizes])
+        axes.set_xticks(range(len(sizes)), [batch_label(size) for size in sizes])
         axes.set_xlim(-0.5, len(sizes) - 0.5)
         axes.set_xlabel("batch size")
         if wide:
-            axes.set_title(title(network))
+            axes.set_title(network_label(network))
     _overview_scale(panels[0], comparison.metric, cells)
     for axes in panels:
         axes.grid(visible=True, axis="y")
     if note:
         figure.supxlabel(note, x=0.005, horizontalalignment="left", fontsize=8, color=LIGHT["muted"])
-    add_head(figure, f"Test {comparison.metric} by batch size", "" if wide else title(networks[0]), handles)
+    add_title_and_legend(
+        figure, f"Test {comparison.metric} by batch size", "" if wide else network_label(networks[0]), handles
+    )
     return figure
 
 

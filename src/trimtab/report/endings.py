@@ -1,8 +1,8 @@
 """How runs ended, and with what."""
 
 from trimtab.records import Evaluated, History, Metric
-from trimtab.report.material import Curve, Panel, Subject
-from trimtab.report.words import listed
+from trimtab.report.formatting import join_words
+from trimtab.report.report_data import Curve, Panel, Subject
 
 
 def runs(subject: Subject) -> list[History]:
@@ -29,7 +29,7 @@ def endings(panel: Panel) -> list[str]:
         for word in dict.fromkeys(map(ending, curve.runs)):
             ended = [run for run in curve.runs if ending(run) == word]
             if word != "finished":
-                steps = listed(sorted(set(map(last_step, ended))))
+                steps = join_words(sorted(set(map(last_step, ended))))
                 sentences.append(f"{curve.label}: {len(ended)} of {len(curve.runs)} {word}, at step {steps}.")
     return sentences
 

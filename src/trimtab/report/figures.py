@@ -1,4 +1,4 @@
-"""All figures of a report by name, and their way into files."""
+"""All figures of a report: their names, and how they are written to files."""
 
 import io
 from collections import Counter
@@ -12,12 +12,13 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from trimtab.records import Comparison, whole_file
+from trimtab.renamed import renamed_arguments
 from trimtab.report.axes import RC
 from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
-from trimtab.report.material import Material, Panel, Subject
+from trimtab.report.formatting import join_words, method_label, network_label, slug
 from trimtab.report.probe_figures import Table, probe_figures
+from trimtab.report.report_data import Panel, ReportData, Subject
 from trimtab.report.styles import styles
-from trimtab.report.words import heading, listed, slug, title
 
 KINDS = ("png", "pdf", "svg")
 Part = Literal["overview", "curves", "tuning", "probes"]
@@ -30,16 +31,16 @@ class NamedFigure:
     The overview of several networks is for papers; on the page each network has its own, which fits a narrow screen.
 
     Attributes:
-        name: For a file.
-        part: What it shows.
-        alt: What it shows, in words.
+        name: Its name, for a file.
+        part: Which part of the report it belongs to.
+        alt: A description of what it shows.
         draw: Draws it.
-        subject: What it is of.
-        panel: The panel, if it is of one.
-        network: The network, if it is of one.
+        subject: The subject it belongs to.
+        panel: The panel, if it shows a single one.
+        network: The network, if it shows a single one.
         against: What is on the x axis of curves.
-        values: Where something was measured along the way: the head and the lines of a table of it.
-        finding: What was found then, in a sentence.
+        values: For figures of probes: returns the header and the rows of a table of the numbers.
+        finding: For figures of probes: what was found, in a sentence.
     """
 
     name: str
@@ -54,11 +55,12 @@ class NamedFigure:
     finding: str = ""
 
 
-def figures(material: Material) -> list[NamedFigure]:
+@renamed_arguments(material="data")
+def figures(data: ReportData) -> list[NamedFigure]:
     """All figures: overviews, curves against steps and time, what was measured along the way, what was tuned."""
     seen: Counter[str] = Counter()
     named = []
-    for figure in (figure for subject in material.subjects for figure in _of(subject)):
+    for figure in (figure for subject in data.subjects for figure in _of(subject)):
         seen[figure.name] += 1
         # Names of networks may differ only in letters that a file's name cannot have.
         number = f"-{seen[figure.name]}" if seen[figure.name] > 1 else ""
@@ -68,12 +70,12 @@ def figures(material: Material) -> list[NamedFigure]:
 
 def _of(subject: Subject) -> list[NamedFigure]:
     drawn = _overviews(subject)
-    compared = [(cell.method, heading(cell.method)) for panel in subject.panels for cell in panel.cells]
+    compared = [(cell.method, method_label(cell.method)) for panel in subject.panels for cell in panel.cells]
     looks = styles([*compared, *((curve.method, curve.label) for _, curve in subject.curves)])
     for panel in subject.panels:
         if panel.curves:
             what = f"{panel.part} {panel.metric} (solid) and training loss (dashed)".capitalize()
-            of = listed(curve.label for curve in panel.curves)
+            of = join_words(curve.label for curve in panel.curves)
             for against in ("steps", "time"):
                 alt = f"{what} of {of} against training {against}: {panel.title}."
                 draw = partial(draw_curves, panel, looks, against)
@@ -85,7 +87,7 @@ def _of(subject: Subject) -> list[NamedFigure]:
             drawn.append(replace(figure, values=one.values, finding=one.finding))
     for panel in subject.panels:
         if any(len(cell.candidates) > 1 for cell in panel.cells):
-            of = listed(heading(cell.method) for cell in panel.cells if cell.candidates)
+            of = join_words(method_label(cell.method) for cell in panel.cells if cell.candidates)
             alt = f"Validation {panel.metric} of {of} against learning rate: {panel.title}."
             draw = partial(draw_tuning, panel, looks)
             drawn.append(NamedFigure(f"{subject.name}tuning-{panel.name}", "tuning", alt, draw, subject, panel))
@@ -101,7 +103,7 @@ def _overviews(subject: Subject) -> list[NamedFigure]:
     for group in ([networks] if len(networks) > 1 else []) + [[network] for network in networks]:
         whole = group == networks
         note = _note(comparison) if len(group) > 1 else ""  # the page says it elsewhere
-        alt = f"Test {comparison.metric} against batch size: {listed(map(title, group))}."
+        alt = f"Test {comparison.metric} against batch size: {join_words(map(network_label, group))}."
         name = f"{subject.name}overview" + ("" if whole else f"-{slug(group[0])}")
         draw = partial(draw_overview, comparison, group, note)
         overviews.append(
@@ -111,14 +113,14 @@ def _overviews(subject: Subject) -> list[NamedFigure]:
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Refuse kinds of files that there are not.
+    """Refuse kinds of files that figures cannot be written to.
 
     Raises:
         ValueError: If there is one.
     """
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f"figures can be had as {listed(KINDS)}, not as {kind!r}")
+            raise ValueError(f"figures can be had as {join_words(KINDS)}, not as {kind!r}")
 
 
 def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
@@ -136,7 +138,7 @@ def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
 
 
 def save(figure: NamedFigure, path: Path) -> None:
-    """A figure as a file, whole or not at all; its kind is how the name ends.
+    """Write a figure to a file, whole or not at all; the ending of the name says which kind of file.
 
     Raises:
         ValueError: If there is no such kind of file.
@@ -152,13 +154,14 @@ def _note(comparison: Comparison) -> str:
     return f"{comparison.data}: {parts}. {comparison.machine}."
 
 
-def write_figures(material: Material, folder: Path, kinds: Iterable[str] = ("png", "pdf")) -> list[Path]:
-    """All figures as files in a folder; returns which."""
+@renamed_arguments(material="data")
+def write_figures(data: ReportData, folder: Path, kinds: Iterable[str] = ("png", "pdf")) -> list[Path]:
+    """Write all figures to a folder; returns the paths."""
     kinds = tuple(kinds)
     if kinds:
         folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for figure in figures(material):
+    for figure in figures(data):
         for kind in kinds:
             written.append(folder / f"{figure.name}.{kind}")
             save(figure, written[-1])

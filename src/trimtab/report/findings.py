@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trimtab.report.curves import Numbers
+from trimtab.report.formatting import format_number, join_words
 from trimtab.report.probe_series import ProbeSeries
-from trimtab.report.words import listed, number
 
 
 def compared(claim: str, quantity: str, medians: Mapping[str, float], *, largest: bool = False) -> str:
@@ -23,13 +23,13 @@ def compared(claim: str, quantity: str, medians: Mapping[str, float], *, largest
         return ""
     order = sorted(finite, key=lambda label: finite[label], reverse=largest)
     if len(order) == 1:
-        return f"{quantity.capitalize()}: {number(finite[order[0]])} ({order[0]})."
-    first = number(finite[order[0]])
-    best = [label for label in order if number(finite[label]) == first]
-    others = [f"{label} {number(finite[label])}" for label in order if label not in best]
+        return f"{quantity.capitalize()}: {format_number(finite[order[0]])} ({order[0]})."
+    first = format_number(finite[order[0]])
+    best = [label for label in order if format_number(finite[label]) == first]
+    others = [f"{label} {format_number(finite[label])}" for label in order if label not in best]
     if not others:
-        return f"{quantity.capitalize()}: {first}, the same for {listed(best)}."
-    return f"{claim} with {listed(best)}: {quantity} {first}; {', '.join(others)}."
+        return f"{quantity.capitalize()}: {first}, the same for {join_words(best)}."
+    return f"{claim} with {join_words(best)}: {quantity} {first}; {', '.join(others)}."
 
 
 def smoothness(runs: Sequence[ProbeSeries], direction: str) -> str:
@@ -58,7 +58,7 @@ def conditioning(runs: Sequence[ProbeSeries]) -> str:
         for run in runs:
             ends = over_layers(run, before), over_layers(run, done)
             if np.isfinite(ends).all():
-                parts.append(f"{number(ends[0])} and {number(ends[1])} with {run.label}")
+                parts.append(f"{format_number(ends[0])} and {format_number(ends[1])} with {run.label}")
         if parts:
             return f"Median condition number of {what}, as it is and {done} by BNP: {'; '.join(parts)}."
     return ""
@@ -72,7 +72,7 @@ def stability(runs: Sequence[ProbeSeries]) -> str:
         known = np.isfinite(used) & np.isfinite(stable)
         if known.any():
             parts.append(f"{int((used > stable)[known].sum())} of {int(known.sum())} measurements with {run.label}")
-    return f"The learning rate is above the largest stable one, 2/λ, in {listed(parts)}." if parts else ""
+    return f"The learning rate is above the largest stable one, 2/λ, in {join_words(parts)}." if parts else ""
 
 
 def noise(runs: Sequence[ProbeSeries]) -> str:
@@ -87,8 +87,8 @@ def decay(runs: Sequence[ProbeSeries]) -> str:
     for run in runs:
         ends = over_layers(run, "zeta"), over_layers(run, "zeta_measured")
         if np.isfinite(ends).all():
-            parts.append(f"{number(ends[1])} with {run.label}, where {number(ends[0])} is predicted")
-    return f"Batch noise amounts to a median decay ζ of {listed(parts)}." if parts else ""
+            parts.append(f"{format_number(ends[1])} with {run.label}, where {format_number(ends[0])} is predicted")
+    return f"Batch noise amounts to a median decay ζ of {join_words(parts)}." if parts else ""
 
 
 def gaps(runs: Sequence[ProbeSeries], names: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def gaps(runs: Sequence[ProbeSeries], names: Sequence[str]) -> str:
         missing = int((~np.isfinite([run.values(name) for name in names])).any(axis=0).sum())
         if missing:
             parts.append(f"{run.label} at {missing} of {len(run.steps)} steps")
-    return f"A gap is where no finite value was found: {listed(parts)}." if parts else ""
+    return f"A gap is where no finite value was found: {join_words(parts)}." if parts else ""
 
 
 def median(values: Numbers) -> float:

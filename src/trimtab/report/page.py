@@ -1,42 +1,44 @@
-"""The page."""
+"""The HTML page of a report."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.records import whole_file
+from trimtab.renamed import renamed_arguments
 from trimtab.report import probe_figures, sections
 from trimtab.report.endings import endings
 from trimtab.report.figures import NamedFigure, figures, rendered
+from trimtab.report.formatting import format_count
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
-from trimtab.report.material import Material, Subject
+from trimtab.report.report_data import ReportData, Subject
 from trimtab.report.svg import inline
 from trimtab.report.verdict import verdict
-from trimtab.report.words import counted
 
 
-def write_page(material: Material, path: Path) -> None:
-    """The page as a file, whole or not at all. The same records give the same page."""
-    content = page(material).encode(errors="replace")  # names of files need not be characters
+@renamed_arguments(material="data")
+def write_page(data: ReportData, path: Path) -> None:
+    """Write the page to a file, whole or not at all. The same records give the same page."""
+    content = page(data).encode(errors="replace")  # names of files need not be characters
     with whole_file(path) as file:
         file.write(content)
 
 
-def page(material: Material) -> str:
+def page(data: ReportData) -> str:
     """One self-contained page, without scripts and without requests to anywhere."""
-    drawn = figures(material)
-    several = len(material.subjects) > 1
+    drawn = figures(data)
+    several = len(data.subjects) > 1
     body: list[object] = []
     if several:
-        compared = sum(subject.comparison is not None for subject in material.subjects)
-        name = counted(compared, "comparison") + (" and single runs" if compared < len(material.subjects) else "")
-        body += [element("h1", name), _contents(material)]
+        compared = sum(subject.comparison is not None for subject in data.subjects)
+        name = format_count(compared, "comparison") + (" and single runs" if compared < len(data.subjects) else "")
+        body += [element("h1", name), _contents(data)]
     else:
-        name = sections.title(material.subjects[0])
-    for number, subject in enumerate(material.subjects, start=1):
+        name = sections.title(data.subjects[0])
+    for number, subject in enumerate(data.subjects, start=1):
         own = [figure for figure in drawn if figure.subject is subject]
         body += _subject(subject, own, number, level=2 if several else 1)
-    if material.problems:
-        body += [element("h2", "Records that cannot be read"), paragraphs(material.problems)]
+    if data.problems:
+        body += [element("h2", "Records that cannot be read"), paragraphs(data.problems)]
     return document(name, body)
 
 
@@ -88,10 +90,10 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
     return [heading, *body]
 
 
-def _contents(material: Material) -> Markup:
+def _contents(data: ReportData) -> Markup:
     entries = [
         element("li", element("a", _name(subject), href=f"#part-{number}"))
-        for number, subject in enumerate(material.subjects, start=1)
+        for number, subject in enumerate(data.subjects, start=1)
     ]
     return element("nav", element("ol", *entries), aria_label="contents")
 

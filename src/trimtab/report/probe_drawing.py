@@ -9,10 +9,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from trimtab.report.axes import count_ticks, log_scale, spread
 from trimtab.report.curves import Numbers
-from trimtab.report.heads import WIDTH, add_head, line_handle, new_figure, say_empty
+from trimtab.report.figure_layout import WIDTH, add_title_and_legend, explain_empty, line_handle, new_figure
+from trimtab.report.formatting import format_exact
 from trimtab.report.probe_series import ProbeSeries
 from trimtab.report.styles import Dashes, Style
-from trimtab.report.words import typed
 
 Group = tuple[str, Sequence[tuple[str, Dashes]]]
 """What is written beside an axis, and the names of the numbers in it with their dashes."""
@@ -115,7 +115,7 @@ def draw_histograms(what: str, where: str, runs: Sequence[ProbeSeries], layers: 
             if layer < len(one.layer_names()):
                 _ridges(axes, one, layer)
             else:
-                say_empty(axes, "this network has no such layer")
+                explain_empty(axes, "this network has no such layer")
         row[0].set_ylabel(layer_name(runs, layer))
     return _done(figure, what, where, runs)
 
@@ -125,7 +125,7 @@ def _ridges(axes: Axes, one: ProbeSeries, layer: int) -> None:
     histograms = one.histograms(layer)
     usable = [i for i, (edges, counts, _) in enumerate(histograms) if np.isfinite(edges).all() and counts.any()]
     if not usable:
-        say_empty(axes, NOTHING)
+        explain_empty(axes, NOTHING)
         return
     shown = [usable[i] for i in np.unique(np.linspace(0, len(usable) - 1, min(8, len(usable))).astype(int))]
     drawn = [histograms[i] for i in shown]
@@ -143,7 +143,7 @@ def _ridges(axes: Axes, one: ProbeSeries, layer: int) -> None:
     axes.set_xlim(low, high)
     axes.set_ylim(-0.1, len(drawn) + 1.6)
     axes.xaxis.set_major_locator(MaxNLocator(3))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: typed(x)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_exact(x)))
     steps = f"steps {one.steps[shown[0]]:g} to {one.steps[shown[-1]]:g}"
     axes.set_xlabel(steps + (f"\n{100 * (1 - inside):.2g} % outside" if inside < 1 - 1e-9 else ""), fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
@@ -205,15 +205,15 @@ def _scale(axes: Axes, why_empty: str) -> None:
     values = np.concatenate(drawn) if drawn else np.empty(0)
     values = values[np.isfinite(values)]
     if not len(values):
-        say_empty(axes, why_empty)
+        explain_empty(axes, why_empty)
         return
     axes.grid(axis="y")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: typed(y)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: format_exact(y)))
     if (values >= 0).all() and spread(values) > 20:
         log_scale(axes, "y", float(values[values > 0].min()), float(values.max()))
 
 
 def _done(figure: Figure, what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
     figure.align_ylabels()
-    add_head(figure, what, where, [line_handle(one.style, one.label, "-") for one in runs])
+    add_title_and_legend(figure, what, where, [line_handle(one.style, one.label, "-") for one in runs])
     return figure

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from trimtab.probe_registry import PROBES
 from trimtab.report import findings
-from trimtab.report.material import Panel
+from trimtab.report.formatting import format_number
 from trimtab.report.probe_drawing import (
     Group,
     draw_histograms,
@@ -23,8 +23,8 @@ from trimtab.report.probe_drawing import (
     quartiles,
 )
 from trimtab.report.probe_series import ProbeSeries, probe_series
+from trimtab.report.report_data import Panel
 from trimtab.report.styles import Style
-from trimtab.report.words import number
 
 MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
@@ -248,7 +248,7 @@ def _landscape_table(runs: Sequence[ProbeSeries]) -> Table:
     for run in runs:
         for step, result in zip(run.steps, run.results, strict=True):
             ends = (*result["loss_range"], *result["predictiveness_range"])
-            lines.append([run.label, f"{step:.0f}", *map(number, (result["loss"], *ends, result["smoothness"]))])
+            lines.append([run.label, f"{step:.0f}", *map(format_number, (result["loss"], *ends, result["smoothness"]))])
     return head, lines
 
 
@@ -257,7 +257,7 @@ def _predictiveness_table(runs: Sequence[ProbeSeries]) -> Table:
     for run in runs:
         low, middle, high = quartiles(run.rows("gradient_changes"))
         for x, a, b, c in zip(run.rows("multiples")[0], low, middle, high, strict=True):
-            lines.append([run.label, number(x), number(b), f"{number(a)} to {number(c)}"])
+            lines.append([run.label, format_number(x), format_number(b), f"{format_number(a)} to {format_number(c)}"])
     return ["run", "steps away", "median change of gradient", "quartiles"], lines
 
 
@@ -267,7 +267,7 @@ def _layer_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
         for index, layer in enumerate(run.layer_names()):
             values = [run.layer_values(index, name) for name in names]
             for i, step in enumerate(run.steps):
-                lines.append([run.label, layer, f"{step:.0f}", *(number(column[i]) for column in values)])
+                lines.append([run.label, layer, f"{step:.0f}", *(format_number(column[i]) for column in values)])
     return ["run", "layer", "step", *(name.replace("_", " ") for name in names)], lines
 
 
@@ -276,5 +276,5 @@ def _network_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
     for run in runs:
         values = [run.values(name) for name in names]
         for i, step in enumerate(run.steps):
-            lines.append([run.label, f"{step:.0f}", *(number(column[i]) for column in values)])
+            lines.append([run.label, f"{step:.0f}", *(format_number(column[i]) for column in values)])
     return ["run", "step", *(name.replace("_", " ") for name in names)], lines

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.report.curves import Numbers
-from trimtab.report.material import Curve
+from trimtab.report.report_data import Curve
 from trimtab.report.styles import Style
 
 

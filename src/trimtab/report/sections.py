@@ -6,29 +6,39 @@ from typing import Any
 
 from trimtab.records import Cell, Comparison
 from trimtab.report.endings import ending, endings, finals, last_evaluations, runs
+from trimtab.report.formatting import (
+    batch_label,
+    format_count,
+    format_exact,
+    format_metric,
+    format_number,
+    format_range,
+    join_words,
+    method_label,
+)
 from trimtab.report.markup import Markup, element, folded, table
-from trimtab.report.material import IMMATERIAL, PANEL, Panel, Subject, differing, setting
 from trimtab.report.probe_figures import Table
-from trimtab.report.standing import diverged, leaders, methods, rows
+from trimtab.report.ranking import cells_by_setting, diverged_count, leaders, methods
+from trimtab.report.report_data import Panel, Subject
+from trimtab.report.run_settings import PANEL_SETTINGS, WITHOUT_EFFECT, differing_settings, format_setting
 from trimtab.report.table import notes as table_notes
 from trimtab.report.table import rates, table_title
-from trimtab.report.words import batch, counted, heading, listed, number, ranged, shown, typed
 
-ESSENTIAL = (*PANEL, "method", "epochs", "steps", "optimizer", "lr", "seed")
+ESSENTIAL = (*PANEL_SETTINGS, "method", "epochs", "steps", "optimizer", "lr", "seed")
 """Settings that a reader looks for, default or not."""
 
 
 def title(subject: Subject) -> str:
-    """What is compared on what data."""
+    """The title of a subject: what is compared, on which data."""
     comparison = subject.comparison
     if comparison is not None:
-        networks = listed(dict.fromkeys(cell.network for cell in comparison.cells))
-        return f"{listed(map(heading, methods(comparison)))}: {networks} on {comparison.data}"
+        networks = join_words(dict.fromkeys(cell.network for cell in comparison.cells))
+        return f"{join_words(map(method_label, methods(comparison)))}: {networks} on {comparison.data}"
     data = dict.fromkeys(str(run.started.settings["data"]) for run in runs(subject))
     labels = [curve.label for _, curve in subject.curves]
     if len(subject.panels) == 1 and len(labels) <= 4:
-        return f"{listed(labels)}: {subject.panels[0].title}, on {listed(data)}"
-    return f"{counted(len(runs(subject)), 'run')} on {listed(data)}"
+        return f"{join_words(labels)}: {subject.panels[0].title}, on {join_words(data)}"
+    return f"{format_count(len(runs(subject)), 'run')} on {join_words(data)}"
 
 
 def results(subject: Subject) -> list[object]:
@@ -44,12 +54,12 @@ def result_table(comparison: Comparison, network: str | None = None) -> Markup:
     """Means, ranges and learning rates; of one network or of all."""
     order = methods(comparison)
     lines = []
-    for (name, size), row in rows(comparison).items():
+    for (name, size), row in cells_by_setting(comparison).items():
         if network in (None, name):
             bold = leaders(row, comparison.metric)
             cells = [_result(row.get(method), comparison, bold=method in bold) for method in order]
-            lines.append([name, batch(size), *cells])
-    head = ["network", "batch", *map(heading, order)]
+            lines.append([name, batch_label(size), *cells])
+    head = ["network", "batch", *map(method_label, order)]
     return table(head, lines, "results", headers=2, caption=table_title(comparison, "then"), stack=True)
 
 
@@ -58,11 +68,11 @@ def _result(cell: Cell | None, comparison: Comparison, *, bold: bool) -> object:
         return ""
     if cell.why_not or cell.mean is None:
         return "–" if cell.why_not or comparison.finished else "…"
-    mean = element("b" if bold else "span", shown(cell.mean, comparison.metric))
-    spread = f" {ranged(cell.values, comparison.metric)}" if len(cell.trials) > 1 else ""
-    below = [f"{typed(cell.lr)}{'*' if cell.lr_at_edge else ''}"] if cell.lr is not None else []
-    if diverged(cell):
-        below.append(f"{diverged(cell)} of {len(cell.trials)} diverged")
+    mean = element("b" if bold else "span", format_metric(cell.mean, comparison.metric))
+    spread = f" {format_range(cell.values, comparison.metric)}" if len(cell.trials) > 1 else ""
+    below = [f"{format_exact(cell.lr)}{'*' if cell.lr_at_edge else ''}"] if cell.lr is not None else []
+    if diverged_count(cell):
+        below.append(f"{diverged_count(cell)} of {len(cell.trials)} diverged")
     if len(cell.trials) < comparison.seeds:
         below.append(f"{len(cell.trials)} of {comparison.seeds} done")
     return Markup(element("span", mean, spread) + "".join(element("small", line) for line in below))
@@ -72,9 +82,9 @@ def _loose_results(subject: Subject) -> Markup:
     lines = []
     for panel, curve in subject.curves:
         last, values = last_evaluations(curve), finals(curve, panel.metric)
-        value = shown(fmean(values), panel.metric) if values else "–"
+        value = format_metric(fmean(values), panel.metric) if values else "–"
         if len(values) > 1:
-            value += f" {ranged(values, panel.metric)}"
+            value += f" {format_range(values, panel.metric)}"
         unit = "accuracy in %" if panel.metric == "accuracy" else "loss"
         kind = f"{last[-1].part} {unit}" if last else "–"
         words = [ending(run) for run in curve.runs]
@@ -88,7 +98,7 @@ def about_curves(subject: Subject) -> str:
     """How to read the curves."""
     measured = dict.fromkeys(f"{panel.part} {panel.metric}" for panel in subject.panels if panel.curves)
     sentences = [
-        f"Solid: {listed(measured)}; dashed: training loss, in means over stretches of its steps.",
+        f"Solid: {join_words(measured)}; dashed: training loss, in means over stretches of its steps.",
         "Lines are means over the seeds, shades their ranges.",
         "A mean ends where its first run ends; what other runs have beyond that is drawn thin, run by run.",
         "× is where a run diverged. Time is training time without evaluation, the mean over the seeds at each step.",
@@ -122,11 +132,13 @@ def candidates(cells: Sequence[Cell], comparison: Comparison) -> Markup:
             entries: list[object] = []
             for lr in tried:
                 value = values[lr].value if lr in values else None
-                word = "" if lr not in values else "diverged" if value is None else shown(value, comparison.metric)
+                word = (
+                    "" if lr not in values else "diverged" if value is None else format_metric(value, comparison.metric)
+                )
                 entries.append(element("b", word) if lr == cell.lr else word)
-            lines.append([cell.network, batch(cell.batch_size), heading(cell.method), *entries])
+            lines.append([cell.network, batch_label(cell.batch_size), method_label(cell.method), *entries])
     kind = "Validation accuracy in %" if comparison.metric == "accuracy" else "Validation loss"
-    head = ["network", "batch", "method", *map(typed, tried)]
+    head = ["network", "batch", "method", *map(format_exact, tried)]
     caption = f"{kind} by learning rate; bold: chosen"
     return table(head, lines, "candidates", headers=3, caption=caption)
 
@@ -137,21 +149,25 @@ def settings(subject: Subject) -> list[object]:
     if not all_runs:
         return [element("p", "No run at a chosen learning rate has been recorded yet.")]
     settings_of_runs: list[Mapping[str, Any]] = [run.started.settings for run in all_runs]
-    apart = [name for name in differing(settings_of_runs) if name not in IMMATERIAL]
+    apart = [name for name in differing_settings(settings_of_runs) if name not in WITHOUT_EFFECT]
     shared = {
-        name: setting(value) for name, value in settings_of_runs[0].items() if name not in apart and value is not None
+        name: format_setting(value)
+        for name, value in settings_of_runs[0].items()
+        if name not in apart and value is not None
     }
-    for name in IMMATERIAL:
-        values = sorted({setting(one[name]) for one in settings_of_runs if one.get(name) is not None}, key=_natural)
+    for name in WITHOUT_EFFECT:
+        values = sorted(
+            {format_setting(one[name]) for one in settings_of_runs if one.get(name) is not None}, key=_natural
+        )
         if values:
-            shared[name] = listed(values)
+            shared[name] = join_words(values)
     usual = [name for name in shared if name not in ESSENTIAL and all(name in run.started.defaults for run in all_runs)]
     lines = [(name.replace("_", " "), value) for name, value in shared.items() if name not in usual]
     tables = [table(["setting", "value"], lines, "settings of all runs", words=True, caption="Of all runs")]
-    named = [name for name in (*PANEL, "method") if name in apart]
+    named = [name for name in (*PANEL_SETTINGS, "method") if name in apart]
     apart = [*named, *(name for name in apart if name not in named)]
     if len(apart) > len(named):
-        single = dict.fromkeys(tuple(setting(one.get(name)) for name in apart) for one in settings_of_runs)
+        single = dict.fromkeys(tuple(format_setting(one.get(name)) for name in apart) for one in settings_of_runs)
         head = [name.replace("_", " ") for name in apart]
         caption = "Of single runs"
         tables.append(table(head, list(single), caption, headers=len(named), words=True, caption=caption))
@@ -160,17 +176,17 @@ def settings(subject: Subject) -> list[object]:
         return [beside]
     lines = [(name.replace("_", " "), shared[name]) for name in usual]
     defaults = table(["setting", "value"], lines, "settings left at their defaults", words=True)
-    return [beside, folded(f"{counted(len(usual), 'setting')} left at the default", defaults)]
+    return [beside, folded(f"{format_count(len(usual), 'setting')} left at the default", defaults)]
 
 
 def commands(subject: Subject) -> list[object]:
-    """What to type."""
+    """The commands that were typed."""
     typed = [subject.comparison.command] if subject.comparison else [run.started.command for run in runs(subject)]
     return [element("pre", element("code", "\n".join(dict.fromkeys(typed))), tabindex="0")]
 
 
 def hardware(subject: Subject) -> Markup:
-    """On what it ran."""
+    """The machines, devices and versions."""
     comparison = subject.comparison
     machines = dict.fromkeys([comparison.machine] if comparison else [run.started.machine for run in runs(subject)])
     lines: list[tuple[str, object]] = [("hardware", "; ".join(machines))]
@@ -180,7 +196,7 @@ def hardware(subject: Subject) -> Markup:
     for of_one in [comparison.versions] if comparison else [run.started.versions for run in runs(subject)]:
         for name, version in of_one.items():
             versions.setdefault(name, {})[version] = None
-    lines += [(name, listed(several)) for name, several in versions.items()]
+    lines += [(name, join_words(several)) for name, several in versions.items()]
     sizes = [run.started.parameters for run in runs(subject)]
     if sizes:
         smallest, largest = min(sizes), max(sizes)
@@ -197,7 +213,7 @@ def notes(subject: Subject) -> list[str]:
         train, validation, test = subject.comparison.parts
         sentences.insert(0, f"Data: {train} samples to train on, {validation} for validation, {test} for the test.")
         sentences += [
-            f"{heading(c.method)} cannot train {c.network} at batch size {batch(c.batch_size)}: {c.why_not}"
+            f"{method_label(c.method)} cannot train {c.network} at batch size {batch_label(c.batch_size)}: {c.why_not}"
             for c in subject.comparison.cells
             if c.why_not
         ]
@@ -224,9 +240,11 @@ def values(panel: Panel) -> Markup:
             continue
         losses = trained.mean.at(measured.mean.steps).values if trained.mean is not None else None
         for i, (step, seconds, value) in enumerate(measured.mean.rows()):
-            spread = ranged([measured.low[i], measured.high[i]], panel.metric)
-            loss = number(losses[i]) if losses is not None else "–"
-            lines.append([curve.label, f"{step:.0f}", number(seconds), shown(value, panel.metric), spread, loss])
+            spread = format_range([measured.low[i], measured.high[i]], panel.metric)
+            loss = format_number(losses[i]) if losses is not None else "–"
+            lines.append(
+                [curve.label, f"{step:.0f}", format_number(seconds), format_metric(value, panel.metric), spread, loss]
+            )
     return table(head, lines, f"values: {panel.title}")
 
 

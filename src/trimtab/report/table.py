@@ -9,8 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.records import Cell, Comparison
-from trimtab.report.standing import diverged, leaders, methods, reasons, rows
-from trimtab.report.words import batch, counted, heading, listed, ranged, shown, typed
+from trimtab.report.formatting import (
+    batch_label,
+    format_count,
+    format_exact,
+    format_metric,
+    format_range,
+    join_words,
+    method_label,
+)
+from trimtab.report.ranking import cells_by_setting, diverged_count, leaders, methods, reasons
 
 WIDTH = 80
 NUMBERS = 3
@@ -56,11 +64,11 @@ def _parts(comparison: Comparison, order: Sequence[str], width: int) -> list[lis
 def _width(comparison: Comparison, order: Sequence[str], *, beside: bool) -> int:
     columns = [
         ["network", *(cell.network for cell in comparison.cells)],
-        ["batch", *(batch(cell.batch_size) for cell in comparison.cells)],
+        ["batch", *(batch_label(cell.batch_size) for cell in comparison.cells)],
     ]
     for method in order:
         cells = [cell for cell in comparison.cells if cell.method == method]
-        columns.append([heading(method), *(line for c in cells for line in _lines(c, comparison, beside=beside))])
+        columns.append([method_label(method), *(line for c in cells for line in _lines(c, comparison, beside=beside))])
     return 1 + sum(2 + max(map(len, column)) for column in columns)  # a blank before and one behind each
 
 
@@ -69,25 +77,25 @@ def _table(comparison: Comparison, order: Sequence[str], *, beside: bool) -> Tab
     result.add_column("network", no_wrap=True)
     result.add_column("batch", justify="right", no_wrap=True)
     for method in order:
-        result.add_column(escape(heading(method)), justify="right", no_wrap=True)
+        result.add_column(escape(method_label(method)), justify="right", no_wrap=True)
     previous = None
-    for (network, size), row in rows(comparison).items():
+    for (network, size), row in cells_by_setting(comparison).items():
         if previous not in (None, network):
             result.add_section()
         previous = network
         bold = leaders(row, comparison.metric)
         texts = [_text(row.get(method), comparison, bold=method in bold, beside=beside) for method in order]
-        result.add_row(escape(network), batch(size), *texts)
+        result.add_row(escape(network), batch_label(size), *texts)
     return result
 
 
 def _narrow(comparison: Comparison, width: int) -> list[RenderableType]:
     """A heading and a table for each network and batch size: mean, range and learning rate behind each method."""
-    widest = max(len(heading(cell.method)) for cell in comparison.cells)
+    widest = max(len(method_label(cell.method)) for cell in comparison.cells)
     numbers = {id(cell): _lines(cell, comparison, beside=False) for cell in comparison.cells}
     fits = all(widest + 1 + len(" ".join(lines[:NUMBERS])) <= width for lines in numbers.values())
     result: list[RenderableType] = []
-    for (network, size), row in rows(comparison).items():
+    for (network, size), row in cells_by_setting(comparison).items():
         bold = leaders(row, comparison.metric)
         part = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
         part.add_column(no_wrap=True)
@@ -96,9 +104,9 @@ def _narrow(comparison: Comparison, width: int) -> list[RenderableType]:
             lines = numbers[id(cell)]
             text = Text("\n".join([" ".join(lines[:NUMBERS]), *lines[NUMBERS:]] if fits else lines))
             if method in bold and cell.mean is not None:
-                text.stylize("bold", 0, len(shown(cell.mean, comparison.metric)))
-            part.add_row(escape(heading(method)), text)
-        result += [Text(f"\n{network}, batch size {batch(size)}", "underline"), part]
+                text.stylize("bold", 0, len(format_metric(cell.mean, comparison.metric)))
+            part.add_row(escape(method_label(method)), text)
+        result += [Text(f"\n{network}, batch size {batch_label(size)}", "underline"), part]
     return [*result, Text()]
 
 
@@ -107,7 +115,7 @@ def _text(cell: Cell | None, comparison: Comparison, *, bold: bool, beside: bool
         return Text()
     text = Text("\n".join(_lines(cell, comparison, beside=beside)))
     if bold and cell.mean is not None:
-        text.stylize("bold", 0, len(shown(cell.mean, comparison.metric)))
+        text.stylize("bold", 0, len(format_metric(cell.mean, comparison.metric)))
     return text
 
 
@@ -116,14 +124,14 @@ def _lines(cell: Cell, comparison: Comparison, *, beside: bool) -> list[str]:
         return ["–"]
     if cell.mean is None:
         return ["–" if comparison.finished else "…"]
-    lines = [shown(cell.mean, comparison.metric)]
+    lines = [format_metric(cell.mean, comparison.metric)]
     if len(cell.trials) > 1:
-        spread = ranged(cell.values, comparison.metric)
+        spread = format_range(cell.values, comparison.metric)
         lines = [f"{lines[0]} {spread}"] if beside else [*lines, spread]
     if cell.lr is not None:
-        lines.append(f"{typed(cell.lr)}{'*' if cell.lr_at_edge else ''}")
-    if diverged(cell):
-        lines.append(f"{diverged(cell)}/{len(cell.trials)} diverged")
+        lines.append(f"{format_exact(cell.lr)}{'*' if cell.lr_at_edge else ''}")
+    if diverged_count(cell):
+        lines.append(f"{diverged_count(cell)}/{len(cell.trials)} diverged")
     if len(cell.trials) < comparison.seeds:
         lines.append(f"{len(cell.trials)}/{comparison.seeds} done")
     return lines
@@ -136,10 +144,10 @@ def notes(comparison: Comparison) -> str:
         lines.append("Bold: the best mean of a row, and those whose range overlaps its own.")
     if any(cell.lr_at_edge for cell in comparison.cells):
         lines.append("* at the edge of the learning rates tried: a better one may lie outside.")
-    if any(map(diverged, comparison.cells)):
+    if any(map(diverged_count, comparison.cells)):
         counts = "one that guesses" if comparison.metric == "accuracy" else "an infinite loss"
         lines.append(f"A run that diverged counts as {counts}.")
-    lines += [f"– {listed(where(cells))}: {reason}" for reason, cells in reasons(comparison).items()]
+    lines += [f"– {join_words(where(cells))}: {reason}" for reason, cells in reasons(comparison).items()]
     if not comparison.finished:
         lines.append("… not done yet.")
     if "ln" in methods(comparison):
@@ -151,10 +159,10 @@ def where(cells: Sequence[Cell]) -> list[str]:
     """Which methods cells are about, with networks and batch sizes, shortly."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
-        sizes.setdefault((heading(cell.method), cell.network), []).append(batch(cell.batch_size))
+        sizes.setdefault((method_label(cell.method), cell.network), []).append(batch_label(cell.batch_size))
     networks: dict[tuple[str, str], list[str]] = {}
     for (method, network), found in sizes.items():
-        networks.setdefault((method, listed(found)), []).append(network)
+        networks.setdefault((method, join_words(found)), []).append(network)
     return [f"{method} at batch size {size} ({', '.join(found)})" for (method, size), found in networks.items()]
 
 
@@ -162,8 +170,8 @@ def lengths(comparison: Comparison) -> str:
     """How long was trained, as shortly as it can be said."""
     by_size: dict[str, set[str]] = {}
     for cell in comparison.cells:
-        long = counted(cell.epochs or 0, "epoch") if cell.steps is None else counted(cell.steps, "step")
-        by_size.setdefault(batch(cell.batch_size), set()).add(long)
+        long = format_count(cell.epochs or 0, "epoch") if cell.steps is None else format_count(cell.steps, "step")
+        by_size.setdefault(batch_label(cell.batch_size), set()).add(long)
     different = set().union(*by_size.values())
     if len(different) == 1:
         return f"Trained for {different.pop()}"
@@ -177,7 +185,7 @@ def rates(comparison: Comparison) -> str:
         return "Learning rates were given, not chosen"
     if len(tried) == 1:
         (rates,) = tried
-        return f"Learning rates {listed(map(typed, rates))} tried on validation data"
+        return f"Learning rates {join_words(map(format_exact, rates))} tried on validation data"
     smallest, largest = min(map(len, tried)), max(map(len, tried))
     several = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
     return f"{several} learning rates per method tried on validation data"

@@ -6,9 +6,9 @@ from statistics import fmean
 
 from trimtab.report.conclusion import ITEM, NAMED, conclusion
 from trimtab.report.endings import ending, finals, last_evaluations, last_step, runs
+from trimtab.report.formatting import format_count, format_metric, join_words
 from trimtab.report.markup import Markup, element
-from trimtab.report.material import Panel, Subject
-from trimtab.report.words import counted, listed, shown
+from trimtab.report.report_data import Panel, Subject
 
 
 def verdict(subject: Subject, findings: Sequence[str]) -> list[object]:
@@ -40,7 +40,8 @@ def _list(title: str, sentences: Sequence[str]) -> list[Markup]:
 def _of_runs(subject: Subject) -> tuple[str, list[str]]:
     """Which runs that belong to no comparison came to the best end, and how they ended."""
     words = [ending(run) for run in runs(subject)]
-    how = f"{counted(len(words), 'run')}: {listed(f'{words.count(word)} {word}' for word in dict.fromkeys(words))}."
+    counts = join_words(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    how = f"{format_count(len(words), 'run')}: {counts}."
     ends = {panel.title: sentence for panel in subject.panels if (sentence := _best(panel))}
     if len(subject.panels) > 1:
         lead = " ".join([how, *(f"{title}: {sentence}" for title, sentence in ends.items())])
@@ -59,12 +60,12 @@ def _best(panel: Panel) -> str:
     means = {label: fmean(values) for label, values in ended.items()}
     order = sorted(means, key=lambda label: means[label], reverse=panel.metric == "accuracy")
     unit = " %" if panel.metric == "accuracy" else ""
-    final = {label: f"{shown(means[label], panel.metric)}{unit}" for label in order}
+    final = {label: f"{format_metric(means[label], panel.metric)}{unit}" for label in order}
     what = f"{'mean ' if any(len(values) > 1 for values in ended.values()) else ''}{panel.part} {panel.metric}"
     best = [label for label in order if final[label] == final[order[0]] and math.isfinite(means[label])]
     if len(order) == 1:
         steps = max(last_step(run) for curve in panel.curves for run in curve.runs)
-        return f"{order[0]} ends with a {what} of {final[order[0]]}, after {counted(steps, 'step')}."
+        return f"{order[0]} ends with a {what} of {final[order[0]]}, after {format_count(steps, 'step')}."
     if not best:
         return ""
     others = [label for label in order if label not in best]
@@ -73,4 +74,6 @@ def _best(panel: Panel) -> str:
         rest = f"the {len(others)} others from {final[others[-1]]} to {final[others[0]]}"
     superlative = "highest" if panel.metric == "accuracy" else "lowest"
     verb = "has" if len(best) == 1 else "share"
-    return f"{listed(best)} {verb} the {superlative} {what} at the end, {final[best[0]]}{f'; {rest}' if rest else ''}."
+    return (
+        f"{join_words(best)} {verb} the {superlative} {what} at the end, {final[best[0]]}{f'; {rest}' if rest else ''}."
+    )

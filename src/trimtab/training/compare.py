@@ -4,8 +4,7 @@ For every network, batch size and method the learning rate is chosen on validati
 for each; when all are chosen, new seeds are trained at these rates and tested. Nothing is chosen by test data.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,28 +12,17 @@ from pathlib import Path
 import torch
 
 from trimtab.data import load
-from trimtab.records import (
-    RESULTS,
-    RUNS,
-    UNFINISHED,
-    Candidate,
-    Cell,
-    Comparison,
-    Evaluated,
-    History,
-    Trial,
-    memory,
-    usable_cores,
-)
+from trimtab.records import RESULTS, RUNS, UNFINISHED, Comparison, History
+from trimtab.renamed import renamed_members
 from trimtab.training import folder as folders
+from trimtab.training.cells import cell_of
+from trimtab.training.device import hardware
 from trimtab.training.estimate import Estimate, in_a_comparison
-from trimtab.training.grid import Grid, PlannedRun, Setup, setups
+from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.launch import check_first_step, cost_of, versions
 from trimtab.training.methods import left_out_notes, unused_by
-from trimtab.training.run import hardware
 from trimtab.training.session import Session
-from trimtab.training.settings import resolved
-from trimtab.training.workers.pool import WorkerPool, local_pool
+from trimtab.training.workers.pool import WorkerPool, default_jobs, local_pool
 from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 
@@ -47,8 +35,8 @@ class ComparisonProgress:
     doing: str
 
 
-class Comparing:
-    """A comparison in its folder. Runs that are done there are not done again."""
+class ComparisonRunner:
+    """Trains all runs of a comparison in a folder. Runs that are done there are not done again."""
 
     def __init__(
         self,
@@ -87,7 +75,7 @@ class Comparing:
         validation = self._setups[0].settings.validation
         self._parts = len(dataset.train) - validation, validation, len(dataset.test)
         runs = sum(max(len(setup.rates), grid.seeds) for setup in self._setups)
-        self._jobs, self._threads = min(jobs or side_by_side(device, threads), runs), threads
+        self._jobs, self._threads = min(jobs or default_jobs(device, threads), runs), threads
         self._outcomes: dict[str, Outcome] = {}
         self._steps: dict[str, int] = {}
         self._total = sum(setup.steps * (len(setup.tuning()) + setup.seeds) for setup in self._setups)
@@ -223,7 +211,7 @@ class Comparing:
             side_by_side=self._jobs,
             seeds=self._grid.seeds,
             finished=False,
-            cells=tuple(assemble(setup, self._outcomes, self._classes) for setup in self._setups),
+            cells=tuple(cell_of(setup, self._outcomes, self._classes) for setup in self._setups),
             notes=self.notes,
         )
 
@@ -241,61 +229,6 @@ class Comparing:
     def _write(self, comparison: Comparison) -> Comparison:
         comparison.write(self._out)
         return comparison
-
-
-def assemble(setup: Setup, outcomes: Mapping[str, Outcome], classes: int) -> Cell:
-    """What is known of a setup so far; the learning rate is chosen when all candidates are known."""
-    tuning = [(run, outcomes[run.name]) for run in setup.tuning() if run.name in outcomes]
-    cell = Cell(
-        setup.settings.network,
-        resolved(setup.settings.batch_size),
-        setup.settings.method,
-        setup.settings.epochs,
-        setup.settings.steps,
-        resolved(setup.settings.optimizer),
-        candidates=tuple(
-            Candidate(resolved(run.settings.lr), _value(outcome.last, classes), _loss(outcome.last), run.name)
-            for run, outcome in tuning
-            if outcome.why_not is None
-        ),
-        why_not=next((outcome.why_not for _, outcome in tuning if outcome.why_not), None),
-    )
-    if cell.why_not or len(tuning) < len(setup.tuning()):
-        return cell
-    lr = best(cell.candidates, lower=not classes) if tuning else setup.rates[0]
-    final = [(run, outcomes[run.name]) for run in setup.final(lr) if run.name in outcomes]
-    why_not = next((outcome.why_not for _, outcome in final if outcome.why_not), None)
-    if why_not:
-        return replace(cell, why_not=why_not)
-    guess = 1 / classes if classes else math.inf
-    trials = []
-    for run, outcome in final:
-        value = _value(outcome.last, classes)
-        trials.append(Trial(run.settings.seed, guess if value is None else value, value is None, run.name))
-    return replace(cell, lr=lr, trials=tuple(trials))
-
-
-def best(candidates: Sequence[Candidate], *, lower: bool) -> float:
-    """The learning rate with the best value on validation data; among equals the one with the lowest loss."""
-
-    def quality(candidate: Candidate) -> tuple[float, float]:
-        if candidate.value is None or candidate.loss is None:
-            return -math.inf, -math.inf
-        return -candidate.value if lower else candidate.value, -candidate.loss
-
-    return max(candidates, key=quality).lr
-
-
-def side_by_side(device: torch.device, threads: int = 1) -> int:
-    """How many runs at a time do not slow each other down.
-
-    On a CPU as many as have a core, or several, for themselves, and a gigabyte of memory. On a GPU they share more than
-    that: of `cnn5` at batch size 128 on an H200 with 16 cores, 4 at a time are each as fast as one alone, 8 take 1.6
-    times as long.
-    """
-    cores = usable_cores() // threads
-    runs = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
-    return max(runs, 1)
 
 
 def _nothing_trains(why: str | None) -> ValueError:
@@ -321,9 +254,4 @@ def _is_comparison(out: Path) -> bool:
     return True
 
 
-def _value(last: Evaluated | None, classes: int) -> float | None:
-    return None if last is None else last.accuracy if classes else last.loss
-
-
-def _loss(last: Evaluated | None) -> float | None:
-    return None if last is None else last.loss
+__getattr__ = renamed_members(globals(), Comparing="ComparisonRunner")

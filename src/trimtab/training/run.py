@@ -1,22 +1,21 @@
 """A run from beginning to end: steps, records, checkpoints, interruptions, verdict."""
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict, machine
+from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict
 from trimtab.training import checkpoint, saved_state
 from trimtab.training.cadence import evaluation_is_due, record_every
 from trimtab.training.clock import Clock
+from trimtab.training.device import hardware
 from trimtab.training.extending import OtherSettings, changes
+from trimtab.training.interruption import interruptible
 from trimtab.training.probe_factories import make_monitor
 from trimtab.training.recipes import defaults
 from trimtab.training.session import Session
@@ -264,51 +263,3 @@ class Run:
             "log": self._log.position(),
         }
         checkpoint.save(self._folder / CHECKPOINT, state)
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], int]]:
-    """Within, the first Ctrl-C or SIGTERM is only noted, by its number; a second one ends the program as usual.
-
-    What the process ignores, as it does under nohup, it goes on ignoring.
-    """
-    noted = 0
-
-    def handle(number: int, frame: object) -> None:
-        nonlocal noted
-        noted = number
-        for one in previous:
-            signal.signal(one, previous[one])
-
-    previous: dict[signal.Signals, Any] = {}
-    try:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(one) != signal.SIG_IGN:
-                previous[one] = signal.signal(one, handle)
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        previous.clear()
-    try:
-        yield lambda: noted
-    finally:
-        for one, old in previous.items():
-            signal.signal(one, old)
-
-
-def hardware(device: torch.device) -> str:
-    """What trains there, in a few words."""
-    return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
-
-
-def device_named(name: str | None) -> torch.device:
-    """The device to train on: a GPU if there is one and nothing else is asked for."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"there is no device {name!r}; use cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"training on {name!r} is not supported; use cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here; use --device cpu")
-    return device

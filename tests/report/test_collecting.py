@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.helpers import Plan, settings, write_comparison, write_run
 from trimtab.records import EVENTS, RESULTS, Evaluated, History, RunEnded, RunStarted, Trained
-from trimtab.report import Material, collect
+from trimtab.report import ReportData, collect
 from trimtab.report.curves import MOST, line, points
 
 SMALL = Plan(networks=("cnn5",), sizes=(4, 2), methods=("bn", "bnp"), seeds=2)
@@ -23,8 +23,8 @@ def run(*losses: float, accuracies: tuple[float, ...] = (), pace: float = 1.0, v
     return History(Path(), START, trained, evaluated, RunEnded(verdict, 10 * len(losses), 1.0, 1.0))  # type: ignore[arg-type]
 
 
-def labels(material: Material) -> dict[str, list[str]]:
-    return {p.name: [curve.label for curve in p.curves] for s in material.subjects for p in s.panels}
+def labels(data: ReportData) -> dict[str, list[str]]:
+    return {p.name: [curve.label for curve in p.curves] for s in data.subjects for p in s.panels}
 
 
 def test_a_mean_is_the_mean_and_the_range_the_range() -> None:
@@ -86,9 +86,9 @@ def test_losses_are_measured_where_there_is_no_accuracy() -> None:
 
 def test_a_comparison_has_a_panel_for_each_network_and_batch_size(tmp_path: Path) -> None:
     comparison = write_comparison(tmp_path / "a", SMALL)
-    material = collect([tmp_path])
-    assert labels(material) == {"cnn5-b4": ["BatchNorm", "BNP"], "cnn5-b2": ["BatchNorm", "BNP"]}
-    (subject,) = material.subjects
+    data = collect([tmp_path])
+    assert labels(data) == {"cnn5-b4": ["BatchNorm", "BNP"], "cnn5-b2": ["BatchNorm", "BNP"]}
+    (subject,) = data.subjects
     assert subject.comparison == comparison
     assert all(len(curve.runs) == 2 for _, curve in subject.curves)
 
@@ -96,10 +96,10 @@ def test_a_comparison_has_a_panel_for_each_network_and_batch_size(tmp_path: Path
 def test_runs_of_a_comparison_are_not_listed_twice(tmp_path: Path) -> None:
     write_comparison(tmp_path / "a", SMALL)
     write_run(tmp_path / "b", settings())
-    material = collect([tmp_path / "a" / "runs", tmp_path / "a", tmp_path, tmp_path])
-    assert [subject.comparison is None for subject in material.subjects] == [False, True]
-    assert [subject.name for subject in material.subjects] == ["1-a-", "runs-"]
-    assert [len(curve.runs) for _, curve in material.subjects[1].curves] == [1]
+    data = collect([tmp_path / "a" / "runs", tmp_path / "a", tmp_path, tmp_path])
+    assert [subject.comparison is None for subject in data.subjects] == [False, True]
+    assert [subject.name for subject in data.subjects] == ["1-a-", "runs-"]
+    assert [len(curve.runs) for _, curve in data.subjects[1].curves] == [1]
 
 
 def test_loose_runs_become_curves(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_what_cannot_be_read_is_told_and_passed_over(tmp_path: Path) -> None:
     (tmp_path / "old" / RESULTS).write_text('{"schema": 1}')
     told = {name: value for name, value in settings().items() if name != "network"}
     write_run(tmp_path / "dumb", told)
-    material = collect([tmp_path])
-    assert labels(material) == {"cnn5-b2": ["BNP"]}
-    assert len(material.problems) == 2
-    assert "schema 1" in material.problems[0]
-    assert material.problems[1].startswith("2 of 3 runs cannot be read, the first because: ")
+    data = collect([tmp_path])
+    assert labels(data) == {"cnn5-b2": ["BNP"]}
+    assert len(data.problems) == 2
+    assert "schema 1" in data.problems[0]
+    assert data.problems[1].startswith("2 of 3 runs cannot be read, the first because: ")
 
 
 def test_runs_under_way_are_drawn(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_runs_under_way_are_drawn(tmp_path: Path) -> None:
 def test_lost_runs_of_a_comparison_are_told(tmp_path: Path) -> None:
     write_comparison(tmp_path / "a", SMALL)
     shutil.rmtree(tmp_path / "a" / "runs")
-    material = collect([tmp_path])
-    assert labels(material) == {"cnn5-b4": [], "cnn5-b2": []}
-    assert material.problems[0].startswith("8 of 8 runs of ")
+    data = collect([tmp_path])
+    assert labels(data) == {"cnn5-b4": [], "cnn5-b2": []}
+    assert data.problems[0].startswith("8 of 8 runs of ")
 
 
 def test_nothing_is_a_sentence(tmp_path: Path) -> None:

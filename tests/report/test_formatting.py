@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.report.helpers import NASTY, TEN
 from trimtab.records import Candidate, Cell, Comparison, Metric, Trial
 from trimtab.report import conclusion, table
-from trimtab.report.words import number, slug, typed
+from trimtab.report.formatting import format_exact, format_number, slug
 
 
 def cell(network: str, size: int, method: str, *values: float, lr: float = 0.1, why_not: str | None = None) -> Cell:
@@ -266,11 +266,17 @@ def test_names_are_not_markup() -> None:
     ],
 )
 def test_numbers(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 def test_learning_rates_keep_their_digits_in_the_same_notation() -> None:
-    assert [typed(x) for x in (0.1, 0.00015, 1e-5, 0.123456, 30.0)] == ["0.1", "1.5·10⁻⁴", "10⁻⁵", "0.123456", "30"]
+    assert [format_exact(x) for x in (0.1, 0.00015, 1e-5, 0.123456, 30.0)] == [
+        "0.1",
+        "1.5·10⁻⁴",
+        "10⁻⁵",
+        "0.123456",
+        "30",
+    ]
     text = printed(comparison(cell("a", 1, "bn", 0.5, lr=1e-5), cell("a", 1, "bnp", 0.5, lr=2e-4)))
     assert "10⁻⁵" in text and "2·10⁻⁴" in text and not re.search(r"\de-?\d", text)
 

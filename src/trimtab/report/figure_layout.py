@@ -1,4 +1,4 @@
-"""What all figures have in common: their size, title, legend, and what stands in a panel without values."""
+"""The layout that all figures share: size, title and legend, and the text in axes without values."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -10,11 +10,11 @@ from matplotlib.lines import Line2D
 from trimtab.report.styles import LIGHT, Dashes, Style
 
 WIDTH = 4.6
-"""Of a figure in inches: that of a card on a narrow screen, so that letters keep their size there."""
+"""The width of a figure in inches. It fits a narrow screen, so that text is not scaled down there."""
 
 
 def line_handle(look: Style, label: str, dashes: Dashes) -> Line2D:
-    """A line for a legend."""
+    """A line as it looks in a legend."""
     face = LIGHT["paper"] if look.hollow else look.ink
     return Line2D(
         [],
@@ -35,8 +35,8 @@ def new_figure(height: float, labels: Sequence[str], width: float = WIDTH) -> Fi
     return Figure(figsize=(width, height + 0.2 + 0.2 * deep), layout="constrained")
 
 
-def say_empty(axes: Axes, why: str) -> None:
-    """In a panel without any values, why there are none; a scale would mean nothing there."""
+def explain_empty(axes: Axes, why: str) -> None:
+    """Write into axes without values why there are none. They get no ticks."""
     room = axes.get_window_extent().width / axes.get_figure(root=True).dpi * 72  # type: ignore[union-attr]
     axes.text(
         0.5,
@@ -53,8 +53,8 @@ def say_empty(axes: Axes, why: str) -> None:
     axes.grid(visible=False)
 
 
-def add_head(figure: Figure, what: str, where: str, handles: Sequence[Line2D]) -> None:
-    """Title (what is seen, and of which runs) and legend above the axes, where they cover nothing."""
+def add_title_and_legend(figure: Figure, what: str, where: str, handles: Sequence[Line2D]) -> None:
+    """Put the title (`what` is shown, `where` it was measured) and the legend above the axes."""
     text = "\n".join(filter(None, (what, where)))
     if not handles:
         figure.suptitle(text, fontsize=11)
@@ -75,7 +75,7 @@ def add_head(figure: Figure, what: str, where: str, handles: Sequence[Line2D]) -
 
 
 def _columns(labels: Sequence[str], width: float) -> int:
-    """As many columns of a legend as fit the width, in points, where a letter takes about six."""
+    """How many columns of a legend fit a width in points, if a letter takes about six points."""
     for columns in range(len(labels), 1, -1):
         deep = -(-len(labels) // columns)
         chunks = [labels[i : i + deep] for i in range(0, len(labels), deep)]

@@ -1,4 +1,4 @@
-"""Who is how good in which setting, for tables and sentences alike."""
+"""Which methods are best in which setting, for tables and sentences alike."""
 
 import math
 
@@ -10,8 +10,8 @@ Row = dict[str, Cell]
 """The cells of one setting, by method."""
 
 
-def rows(comparison: Comparison) -> dict[Setting, Row]:
-    """The cells by setting and method, in their order."""
+def cells_by_setting(comparison: Comparison) -> dict[Setting, Row]:
+    """The cells of a comparison by setting, then by method, in the order of the comparison."""
     table: dict[Setting, Row] = {}
     for cell in comparison.cells:
         table.setdefault((cell.network, cell.batch_size), {})[cell.method] = cell
@@ -19,12 +19,12 @@ def rows(comparison: Comparison) -> dict[Setting, Row]:
 
 
 def methods(comparison: Comparison) -> list[str]:
-    """The methods, in their order."""
+    """The methods of a comparison, in its order."""
     return list(dict.fromkeys(cell.method for cell in comparison.cells))
 
 
 def means(row: Row) -> dict[str, float]:
-    """The methods that have results, with their means."""
+    """The mean result of each method that has one."""
     return {method: cell.mean for method, cell in row.items() if cell.mean is not None}
 
 
@@ -48,18 +48,18 @@ def _overlap(a: Cell, b: Cell) -> bool:
     return min(a.values) <= max(b.values) and min(b.values) <= max(a.values)
 
 
-def complete(row: Row, comparison: Comparison) -> bool:
-    """Whether no method of a setting has runs to come."""
+def is_complete(row: Row, comparison: Comparison) -> bool:
+    """Whether all runs of a setting are done."""
     return comparison.finished or all(cell.why_not or len(cell.trials) >= comparison.seeds for cell in row.values())
 
 
-def diverged(cell: Cell) -> int:
+def diverged_count(cell: Cell) -> int:
     """How many runs at the chosen learning rate diverged."""
     return sum(trial.diverged for trial in cell.trials)
 
 
 def reasons(comparison: Comparison) -> dict[str, list[Cell]]:
-    """Why methods cannot train, each reason once, with the cells it holds for."""
+    """Why methods cannot be trained: each reason once, with the cells it holds for."""
     by_reason: dict[str, list[Cell]] = {}
     for cell in comparison.cells:
         if cell.why_not:

@@ -1,0 +1,25 @@
+"""The device that a run is trained on."""
+
+import torch
+
+from trimtab.records import machine
+
+
+def hardware(device: torch.device) -> str:
+    """What trains there, in a few words."""
+    return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
+
+
+def device_named(name: str | None) -> torch.device:
+    """The device to train on: a GPU if there is one and nothing else is asked for."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {name!r}; use cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"training on {name!r} is not supported; use cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here; use --device cpu")
+    return device
