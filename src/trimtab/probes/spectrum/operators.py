@@ -4,21 +4,18 @@ They exist as long as the graph of one forward and one gradient does, from which
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trimtab.probes.result import CannotMeasure
 from trimtab.probes.spectrum.basis import norm
 from trimtab.probes.spectrum.lanczos import gaussian
+from trimtab.probes.spectrum.second_derivatives import check_differentiable_twice, check_finite
 from trimtab.probes.surface import differentiate
 
 Leaves = dict[str, Tensor]
-_NO_SECOND = ("derivative for", "differentiate twice")
 
 
 class Curvature(ABC):
@@ -121,7 +118,7 @@ class Hessian(Curvature):
             check_finite(
                 torch.stack([g.detach().double().norm() for g in gradient.values()]), "The gradient is not finite."
             )
-            _no_dead_ends(gradient.values())
+            check_differentiable_twice(gradient.values())
         self._slope = gradient
 
     def block(self, names: Iterable[str]) -> "Hessian":
@@ -164,7 +161,7 @@ class GaussNewton(Curvature):
             # Jᵀu is linear in u, so that its derivative with respect to u is the product with J.
             u = torch.zeros_like(outputs, requires_grad=True)
             back = torch.autograd.grad(outputs, list(leaves.values()), u, create_graph=True, materialize_grads=True)
-            _no_dead_ends(back)
+            check_differentiable_twice(back)
             pulled = u, dict(zip(leaves, back, strict=True))
         self._u, self._pulled = pulled
 
@@ -245,33 +242,6 @@ def gaussian_hessian(outputs: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda h: h / count
 
 
-@contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Let attention take the way that has second derivatives, and say so if an operation has none.
-
-    Raises:
-        CannotMeasure: If an operation has no second derivative.
-    """
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    except RuntimeError as error:
-        first = str(error).partition("\n")[0]
-        if isinstance(error, torch.OutOfMemoryError) or not any(words in first for words in _NO_SECOND):
-            raise
-        raise CannotMeasure(f"An operation of the model has no second derivative: {first}") from None
-
-
-def check_finite(values: Tensor, otherwise: str) -> None:
-    """Say so if a number is not finite.
-
-    Raises:
-        CannotMeasure: If one is not.
-    """
-    if not bool(torch.isfinite(values.detach()).all()):
-        raise CannotMeasure(otherwise)
-
-
 def _weighted_gradient(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
     """The derivative of the weighted sum of some tensors, of which some may be constant; the graph stays."""
     used = [(t, w) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
@@ -282,23 +252,6 @@ def _weighted_gradient(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weig
         [t for t, _ in used], inputs, [w for _, w in used], retain_graph=True, materialize_grads=True
     )
     return [t.detach() for t in found]
-
-
-def _no_dead_ends(tensors: Iterable[Tensor]) -> None:
-    """Say so if a derivative would leave out what passes through an operation that can be differentiated once only.
-
-    Torch marks such a place by an error that is raised only if one passes it; autograd.grad takes no path that does
-    not lead to a parameter, and that one leads nowhere.
-    """
-    ahead, seen = [t.grad_fn for t in tensors], set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.name() == "torch::autograd::Error":
-            raise CannotMeasure("An operation of the model has no second derivative.")
-        ahead += [following for following, _ in node.next_functions]
 
 
 def _subset(tensors: Mapping[str, Tensor], names: list[str]) -> Leaves:

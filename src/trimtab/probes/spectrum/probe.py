@@ -21,9 +21,9 @@ from trimtab.probes.spectrum.operators import (
     categorical_hessian,
     criterion_hessian,
     gaussian_hessian,
-    twice_differentiable,
 )
 from trimtab.probes.spectrum.result import SpectrumResult, learning_rates
+from trimtab.probes.spectrum.second_derivatives import twice_differentiable
 from trimtab.probes.spectrum.stochastic import mean_and_error, quadrature, rest_of_trace, smoothed
 from trimtab.probes.surface import Surface
 from trimtab.renamed import renamed_options

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import canonical_statistics
-from trimtab.theory.from_model.reading import Reading
+from trimtab.theory.from_model.model_graph import ModelGraph
 from trimtab.theory.from_model.tracing import channels_and_size
 from trimtab.theory.mean_field.activations import Array
 from trimtab.theory.mean_field.eigenvalue import GRID_LIMIT, max_learning_rate
@@ -120,12 +120,12 @@ def predict(
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
     max_learning_rate(1.0, momentum)  # refuse it before anything is done
-    reading = Reading(model, shape, frozen=word == "frozen")
-    layout = _layout(reading, channels_and_size(shape)[1])
+    graph = ModelGraph(model, shape, frozen=word == "frozen")
+    layout = _layout(graph, channels_and_size(shape)[1])
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
-    flow = propagate(reading.nodes, State(layout, v, c))
-    if without_common := _without_common(reading, flow):
-        reading.note(
+    flow = propagate(graph.nodes, State(layout, v, c))
+    if without_common := _without_common(graph, flow):
+        graph.note(
             f"What {without_common} reads has next to nothing in common between samples (after a linear or an odd "
             "activation, or after a BatchNorm behind it), and mean field lives on what they have: λ_max may be several "
             "times as large; measure it."
@@ -139,7 +139,7 @@ def predict(
         lambda_max=math.fsum(terms.values()),
         upper_bound=diagonal,
         terms=terms,
-        unseen=tuple(reading.unseen),
+        unseen=tuple(graph.unseen),
         momentum=momentum,
         statistics=word,
         samples=samples,
@@ -149,13 +149,13 @@ def predict(
     )
 
 
-def _without_common(reading: Reading, flow: Flow) -> str | None:
+def _without_common(graph: ModelGraph, flow: Flow) -> str | None:
     """The last layer whose input's mean over samples is next to nothing; that of the data is as it is."""
-    for node in reversed(reading.nodes):
+    for node in reversed(graph.nodes):
         if isinstance(node.operation, Affine) and node.inputs[0] >= 0:
             state = flow.states[node.inputs[0]]
             before = node.inputs[0] >= 0 and any(
-                isinstance(n.operation, Affine) for n in reading.nodes[: node.inputs[0] + 1]
+                isinstance(n.operation, Affine) for n in graph.nodes[: node.inputs[0] + 1]
             )
             if before and state.layout.mean(state.layout.same(state.c)) < COMMON * state.layout.mean(state.v):
                 return node.operation.name
@@ -190,11 +190,11 @@ def measured(inputs: Tensor, shape: tuple[int, ...], layout: Layout) -> tuple[Ar
     return layout.fill(float(x.square().mean()), equal / positions, other)
 
 
-def _layout(reading: Reading, size: tuple[int, int]) -> Layout:
+def _layout(graph: ModelGraph, size: tuple[int, int]) -> Layout:
     """Each position by itself where there is padding, unless that would take too much memory."""
-    if not reading.padded:
+    if not graph.padded:
         return Uniform(size)
-    if np.prod(size) <= GRID_LIMIT and reading.pairs_of_positions(size) <= PAIRS:
+    if np.prod(size) <= GRID_LIMIT and graph.pairs_of_positions(size) <= PAIRS:
         return Grid(size)
-    reading.note("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
+    graph.note("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
     return Uniform(size)

@@ -1,4 +1,4 @@
-"""From a traced module to the graph that the order parameters run through."""
+"""Turns a traced module into the graph of operations that mean field computes with."""
 
 import math
 import operator
@@ -8,12 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from trimtab import _torch
-from trimtab.norms import LpNorm, MeanOnlyBatchNorm, NoisyBatchNorm, VarianceOnlyBatchNorm
-from trimtab.norms.ghost import GhostBatchNorm
-from trimtab.theory.from_model.parameters import finite_values, names_of_trained, significant_mean
+from trimtab.theory.from_model.layers import affine, normalization
 from trimtab.theory.from_model.tracing import (
     BATCH,
     DROPOUT,
@@ -27,7 +24,6 @@ from trimtab.theory.from_model.tracing import (
     WHOLE,
     activation_of,
     channels_and_size,
-    conv_window,
     pool_window,
     traced,
 )
@@ -40,20 +36,25 @@ from trimtab.theory.mean_field.positions import Sites, Uniform, Window
 _PLAIN_FORWARDS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
 
 
-class Reading:
-    """The nodes of a model, and what of it they do not account for.
+class ModelGraph:
+    """A model as a graph of mean-field operations.
 
     Attributes:
-        nodes: The graph, whose last node is the output.
-        unseen: Sentences.
+        nodes: The graph; the last node is the output.
+        unseen: A sentence for each property of the model that the graph does not have.
         padded: Whether some layer pads with zeros.
     """
 
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...], *, frozen: bool) -> None:
-        """Trace and read a copy of the model.
+        """Trace a copy of the model and translate it, node by node.
+
+        Args:
+            model: The model.
+            input_shape: The shape of one sample.
+            frozen: Whether the gradient does not pass through BatchNorm's statistics.
 
         Raises:
-            ValueError: If it cannot be traced, or does not take such inputs, or has no layer to speak of.
+            ValueError: If it cannot be traced, does not take such inputs, or has no Linear or Conv layer.
         """
         self.nodes: list[Node] = []
         self.unseen: list[str] = []
@@ -93,12 +94,12 @@ class Reading:
         self.nodes = self.nodes[: result + 1]
 
     def pairs_of_positions(self, size: Sites) -> int:
-        """How many pairs of positions all nodes have together."""
+        """The number of pairs of positions, summed over all nodes: what the memory is proportional to."""
         states = forward(self.nodes, State(Uniform(size), *Uniform(size).fill(1.0, 0.0, 0.0)))
         return sum(state.layout.count**2 for state in states)
 
     def note(self, sentence: str) -> None:
-        """Remember what is not accounted for, once."""
+        """Add a sentence to `unseen`, unless it is there already."""
         if sentence not in self.unseen:
             self.unseen.append(sentence)
 
@@ -109,7 +110,7 @@ class Reading:
         return self._place[results[0]] if results else None
 
     def _read(self, node: fx.Node, inputs: list[fx.Node]) -> int:
-        """One traced node, with those that it reads; returns where its value is."""
+        """Translate one traced node; returns the index of the node that has its value."""
         if node.op == "call_module":
             return self._module(str(node.target), self._modules[str(node.target)], node, inputs[0])
         if node.target in SUMS:
@@ -129,21 +130,21 @@ class Reading:
         return self._unknown(node.name, getattr(node.target, "__name__", str(node.target)), node, inputs[0])
 
     def _is_over_positions(self, node: fx.Node, source: fx.Node) -> bool:
-        """Whether a mean is that over all positions, and over nothing else."""
+        """Whether `mean` is taken over all positions, and over no other dimension."""
         given = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
         dims = len(self._shapes[source])
         found = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
         return dims > 2 and sorted(d % dims for d in found if isinstance(d, int)) == list(range(2, dims))
 
     def _module(self, name: str, module: nn.Module, node: fx.Node, source: fx.Node) -> int:
-        """A module, or a function that is one."""
+        """Translate a call of a module, or of a function that does the same as a module."""
         if name in self._called and any(True for _ in module.parameters()):
             self.note(f"{name} is used more than once; its uses are taken for independent.")
         self._called.add(name)
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
             return self._affine(name, module, node, source)
         if isinstance(module, BATCH + SAMPLE):
-            return self._normalize(name, module, source)
+            return self._append(normalization(name, module, self.note, frozen=self._frozen), source)
         if (phi := activation_of(module)) is not None:
             return self._append(Activate(phi), source)
         if isinstance(module, MAX):
@@ -159,61 +160,17 @@ class Reading:
         return self._unknown(name, type(module).__name__, node, source, module)
 
     def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
-        weight = finite_values(f"{name}.weight", layer.weight)
-        if is_parametrized(layer, "weight"):
-            self.note(f"{name}.weight is computed from other parameters; the gradient is taken as the weight's own.")
-        if mean := significant_mean(weight):
-            self.note(f"{name}.weight has a mean of {mean:.3g}, which mean field takes for 0; measure it instead.")
-        place, window = self._place[source], Window((1, 1))
-        if not isinstance(layer, nn.Linear):
-            window = conv_window(layer)
-            self.padded |= any(window.padding)
-            if any(window.padding) and layer.padding_mode != "zeros":
-                self.note(f"{name} pads by {layer.padding_mode!r}; zeros are assumed.")
-        elif len(self._shapes[source]) > 2:
+        operation = affine(name, layer, self.note)
+        place, window = self._place[source], operation.window
+        self.padded |= any(window.padding)
+        if isinstance(layer, nn.Linear) and len(self._shapes[source]) > 2:
             self.note(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
             place = self._append(Reshape((1, math.prod(self._shapes[source][1:-1]))), source)
-        fan_in = weight[0].numel()
-        sigma_b2, bias = 0.0, 0.0
-        if layer.bias is not None:
-            offsets = finite_values(f"{name}.bias", layer.bias)
-            sigma_b2, bias = float(offsets.square().mean()), significant_mean(offsets)
-        trained = names_of_trained(weight=layer.weight, bias=layer.bias)
-        sigma_w2 = float(weight.square().mean()) * fan_in
-        place = self._put(Node(Affine(name, len(weight), fan_in, sigma_w2, sigma_b2, window, trained, bias), (place,)))
+        place = self._put(Node(operation, (place,)))
         if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
             self.note(f"{name} pads more on one side than on the other; the same on both is assumed.")
             place = self._put(Node(Reshape(self._size(node)), (place,)))
         return place
-
-    def _normalize(self, name: str, module: Any, source: fx.Node) -> int:
-        gamma2, beta2, beta = 1.0, 0.0, 0.0
-        if module.weight is not None:
-            gamma2 = float(finite_values(f"{name}.weight", module.weight).square().mean())
-        if module.bias is not None:
-            offsets = finite_values(f"{name}.bias", module.bias)
-            beta2, beta = float(offsets.square().mean()), significant_mean(offsets)
-        trained = names_of_trained(gamma=module.weight, beta=module.bias)
-        kind = type(module).__name__
-        options: dict[str, Any] = {}
-        if isinstance(module, SAMPLE):
-            options = {"divide": "sample"}
-            if not isinstance(module, nn.LayerNorm) and getattr(module, "num_groups", 0) != 1:
-                self.note(f"{name} ({kind}) is taken for a LayerNorm.")
-        elif isinstance(module, MeanOnlyBatchNorm):
-            options = {"divide": None}
-        elif isinstance(module, VarianceOnlyBatchNorm):
-            options = {"centre": False}
-        elif isinstance(module, LpNorm) and module.p == 2:
-            options = {"divide": "square"}
-        elif isinstance(module, GhostBatchNorm | NoisyBatchNorm | LpNorm):
-            self.note(f"{name} ({kind}) is taken for a BatchNorm of the whole batch.")
-        elif isinstance(module, _torch.BATCH_NORMS) and type(module).forward not in _PLAIN_FORWARDS:
-            self.note(f"{name} ({kind}) is taken for plain BatchNorm; what else its forward does is left out.")
-        operation = Normalize(
-            name, gamma2, beta2, beta, eps=module.eps, frozen=self._frozen, parameters=trained, **options
-        )
-        return self._append(operation, source)
 
     def _max_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
         window = pool_window(module)
@@ -266,7 +223,7 @@ class Reading:
         return self._put(Node(Add(), places))
 
     def _mixed(self, place: int) -> bool:
-        """Whether a value ends with weights of its own."""
+        """Whether a value was computed by weights of its own, so that it is independent of others."""
         if place < 0:
             return False
         operation = self.nodes[place].operation
@@ -283,7 +240,7 @@ class Reading:
         return self._append(Normalize(node.name, by * by, centre=False, divide=None, parameters=()), source)
 
     def _slice(self, node: fx.Node, source: fx.Node) -> int:
-        """Every so many positions, as in a shortcut without weights."""
+        """Translate `x[:, :, ::2, ::2]`, which takes every other position, as shortcuts without weights do."""
         index = node.args[1]
         steps = [x.step or 1 if isinstance(x, slice) else 0 for x in index] if isinstance(index, tuple) else []
         size, here = self._size(node), self._size(source)
