@@ -62,6 +62,20 @@ class Attachment:
         return closure_and_precondition
 
 
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that takes the steps, within what has no parameter groups of its own and only wraps it.
+
+    Such are the optimizers that Accelerate's `prepare`, Lightning and Fabric hand out. They claim to be optimizers, but
+    hooks on their steps are not called, or cannot be set.
+    """
+    while isinstance(optimizer, Optimizer) and "param_groups" not in vars(optimizer):
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            break
+        optimizer = inner
+    return optimizer
+
+
 def check_optimizer(optimizer: object) -> None:
     """Refuse what cannot be attached to.
 
@@ -80,7 +94,7 @@ def check_optimizer(optimizer: object) -> None:
 
 def attached_to(optimizer: Optimizer) -> list[Attachment]:
     """What is attached to an optimizer now."""
-    return list(_ATTACHED.get(optimizer, ()))
+    return list(_ATTACHED.get(innermost(optimizer), ()))
 
 
 def parameter_ids(optimizer: Optimizer) -> set[int]:

@@ -156,7 +156,11 @@ def _add(types: Iterable[type[nn.Module]], what: LayerType) -> None:
 
 def layer_type(module: nn.Module) -> LayerType | None:
     """What is known of a module's type, by the nearest class it inherits from; None if nothing."""
-    return next((_TYPES[cls] for cls in type(module).__mro__ if cls in _TYPES), None)
+    for cls in type(module).__mro__:
+        known = _TYPES.get(cls) or _TYPES_ELSEWHERE.get(f"{cls.__module__}.{cls.__qualname__}")
+        if known is not None:
+            return known
+    return None
 
 
 def linear(layer: nn.Linear, x: Tensor, y: Tensor, options: Options) -> InputColumns:
@@ -254,3 +258,9 @@ _BY_INPUT: dict[str, Any] = {"view": input_first, "spatial": ("channel",)}
 _add_torch_type(nn.ConvTranspose1d, F.conv_transpose1d, "forward", observe=transposed_convolution, **_BY_INPUT)
 _add_torch_type(nn.ConvTranspose2d, F.conv_transpose2d, "forward", observe=transposed_convolution, **_BY_INPUT)
 _add_torch_type(nn.ConvTranspose3d, F.conv_transpose3d, "forward", observe=transposed_convolution, **_BY_INPUT)
+
+# Types of other packages, by name: none of these is imported here.
+_TYPES_ELSEWHERE = {
+    # The layers of GPT-2: a Linear whose weight is transposed.
+    "transformers.pytorch_utils.Conv1D": LayerType(linear, input_first, ("channel", "site")),
+}

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from trimtab import _torch
 from trimtab.bnp import state
-from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, parameter_ids
+from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, innermost, parameter_ids
 from trimtab.bnp.backends import Backends
 from trimtab.bnp.model_step import ModelStep
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
@@ -149,6 +149,7 @@ class BNP:
         Returns:
             This object.
         """
+        optimizer = innermost(optimizer)
         check_optimizer(optimizer)
         if self._attachment is not None:
             raise RuntimeError("This BNP is attached already; detach() it first, or make one BNP per optimizer.")

@@ -1,6 +1,6 @@
 """What BNP does in a model, for a person to read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 from torch.optim import Optimizer
@@ -12,7 +12,7 @@ from trimtab.bnp.layer_shapes import column_shapes
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.rows.model import ObservedModel
-from trimtab.bnp.rows.supported import clean_names
+from trimtab.bnp.rows.supported import clean_names, owners_of_parameters, shares_with
 from trimtab.bnp.rows.unused_steps import MAX_UNUSED
 
 
@@ -30,6 +30,7 @@ class LayerReport:
         spread: The largest σ̃² over the smallest: κ(D)², what the scaling takes off the condition number of
             the layer's Hessian block at the most. None before the first step.
         bias_apart: Whether its forward adds its bias elsewhere than where it multiplies its weight.
+        shares_with: The names of other modules that have the same weight or bias; those that have are left alone.
     """
 
     name: str
@@ -40,6 +41,7 @@ class LayerReport:
     not_finite: int = 0
     spread: float | None = None
     bias_apart: bool = False
+    shares_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Report:
             ).rstrip()
             for row in rows
         ]
+        lines += [_about_sharing(layer) for layer in self.layers if layer.shares_with]
         lines.append(self._summary(len(done)))
         return "\n".join(lines)
 
@@ -98,16 +101,26 @@ class Report:
         return f"BNP preconditions {done} of {len(self.layers)} modules with parameters, {when}."
 
 
+def _about_sharing(layer: LayerReport) -> str:
+    others = ", ".join(map(repr, layer.shares_with))
+    return (
+        f"{layer.name!r} is left alone because the gradient of a shared parameter is a sum: BNP knows the inputs of "
+        f"{layer.name!r}, but {others} adds to the same gradient. Untied, it is preconditioned."
+    )
+
+
 def describe(observed: ObservedModel, options: Options, optimizer: Optimizer | None) -> Report:
     """The report on a watched model, for which BNP is attached to an optimizer or (None) to none."""
     observed.update()
     parameters = None if optimizer is None else parameter_ids(optimizer)
     layers = []
+    owners = owners_of_parameters(clean_names(observed.model))
     for name, module in clean_names(observed.model):
         layer = observed.layers.get(name)
         if layer is not None and layer.module is module:
             reason = _why_left_alone(observed, layer, parameters)
-            layers.append(_describe(layer, options, parameters, reason))
+            shares = shares_with(name, module, owners, "weight", "bias")
+            layers.append(replace(_describe(layer, options, parameters, reason), shares_with=shares))
         elif any(True for _ in module.parameters(recurse=False)):
             reason = "named in skip" if observed.skips(name) else "not a type that BNP knows"
             layers.append(LayerReport(name, type(module).__name__, reason))

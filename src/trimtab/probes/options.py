@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.bnp.attachment import innermost
 from trimtab.norms.statistics import canonical_statistics
 
 LARGEST_SEED = 2**64 - 1
@@ -100,11 +101,12 @@ def check_instance(probe: object, name: str, kind: type, words: str) -> None:
 
 
 def check_optimizer(probe: object) -> None:
-    """Refuse an `optimizer` that is none.
+    """Refuse an `optimizer` that is none; of one that only wraps another, take that.
 
     Raises:
         ValueError: If it is such.
     """
+    object.__setattr__(probe, "optimizer", innermost(vars(probe)["optimizer"]))
     check_instance(probe, "optimizer", torch.optim.Optimizer, "an optimizer of torch.optim")
 
 

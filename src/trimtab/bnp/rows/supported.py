@@ -32,15 +32,22 @@ def why_unsupported(name: str, module: nn.Module, owners: Owners) -> str | None:
             return f"its {attribute} is computed from other parameters"
     if not isinstance(weight, nn.Parameter):
         return "it has no weight"
-    for parameter in (weight, parameters.get("bias")):
-        others = set(owners.get(id(parameter), ())) - {name}
+    for attribute in ("weight", "bias"):
+        others = shares_with(name, module, owners, attribute)
         if others:
-            return f"it shares parameters with {', '.join(map(repr, sorted(others)))}"
+            return f"it shares parameters with {', '.join(map(repr, others))}"
     if not weight.is_floating_point():
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
     if not isinstance(weight, nn.UninitializedParameter) and weight.numel() == 0:
         return "its weight is empty"
     return None
+
+
+def shares_with(name: str, module: nn.Module, owners: Owners, *attributes: str) -> tuple[str, ...]:
+    """The names of the other modules that have one of these parameters of a module."""
+    parameters = _torch.parameters_of(module)
+    others = {other for each in attributes for other in owners.get(id(parameters.get(each)), ())} - {name}
+    return tuple(sorted(others))
 
 
 def clean_names(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
