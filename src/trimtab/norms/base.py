@@ -26,7 +26,7 @@ class RunningNorm(nn.Module):
     Args:
         num_features: Features or channels.
         space: How many spatial dimensions inputs must have; None takes any from 0 to 3.
-        eps: Added where something is divided by.
+        eps: Added to a divisor.
         momentum: The share of the new value in the running averages.
         gamma: The value at which each γ starts.
         fixed_gamma: Whether γ stays there.
@@ -83,20 +83,20 @@ class RunningNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """γ, β and all running averages as at the start."""
+        """Reset γ, β and all running averages to their initial values."""
         if self.weight is not None:
             nn.init.constant_(self.weight, self.gamma)
         nn.init.zeros_(self.bias)
         self.reset_running_stats()
 
     def reset_running_stats(self) -> None:
-        """All running averages as at the start."""
+        """Reset all running averages to their initial values."""
         for name, value in self.running.items():
             self.get_buffer(name).fill_(value)
         self.num_batches_tracked.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input normalized, scaled by γ and shifted by β, in the input's own type."""
+        """The input normalized, scaled by γ and shifted by β, in the dtype of the input."""
         self._check(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         y = self.normalize_by_batch(wide) if self.training else self.normalize_by_running(wide)
@@ -105,20 +105,20 @@ class RunningNorm(nn.Module):
         return (y + per_channel(self.bias, x)).to(x.dtype)
 
     def normalize_by_batch(self, x: Tensor) -> Tensor:
-        """The normalized input in training, which moves the running averages; BatchNorm's, unless overridden."""
+        """Normalize in training, and update the running averages; as BatchNorm does, unless overridden."""
         mean, variance = batch_moments(x)
         self._track_moments(x, mean, variance)
         return self._standardize(x, mean, variance)
 
     def normalize_by_running(self, x: Tensor) -> Tensor:
-        """The normalized input in evaluation; BatchNorm's, unless overridden."""
+        """Normalize in evaluation; as BatchNorm does, unless overridden."""
         return self._standardize(x, self.running_mean, self.running_var)
 
     def _standardize(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return (x - per_channel(mean, x)) * per_channel(torch.rsqrt(variance + self.eps), x)
 
     def _track(self, **statistics: Tensor) -> None:
-        """One step of the running averages towards a batch's statistics."""
+        """Update the running averages with the statistics of a batch."""
         self.num_batches_tracked.add_(1)
         for name, value in statistics.items():
             average = self.get_buffer(name)
@@ -129,7 +129,7 @@ class RunningNorm(nn.Module):
         self._track(running_mean=mean, running_var=unbiased(variance, x))
 
     def _values_per_statistic(self, x: Tensor) -> int:
-        """How many values the smallest of a batch's statistics is taken over."""
+        """The number of values that a statistic is computed from; the least, if they differ."""
         return x.numel() // self.num_features
 
     def _check(self, x: Tensor) -> None:
@@ -158,7 +158,7 @@ class RunningNorm(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         fixed = ", fixed_gamma=True" if self.weight is not None and not self.weight.requires_grad else ""
         scale = f", gamma={self.gamma}" if self.weight is not None else ", scale=False"
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}{scale}{fixed}"

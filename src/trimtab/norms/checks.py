@@ -1,11 +1,11 @@
-"""What settings must be, before they are compared with anything."""
+"""Checks of the types of settings, with errors that name the setting."""
 
 from numbers import Integral, Real
 from typing import Any
 
 
 def check_numbers(**settings: Any) -> None:
-    """Refuse what is not a real number. Whether it is a sensible one is for the caller to say.
+    """Refuse settings that are not real numbers. The caller checks their range.
 
     Raises:
         ValueError: If there is such a setting; it is named.
@@ -16,7 +16,7 @@ def check_numbers(**settings: Any) -> None:
 
 
 def check_whole(least: int = 1, **settings: Any) -> None:
-    """Refuse what is not a whole number, or is below the least.
+    """Refuse settings that are not integers, or are smaller than `least`.
 
     Raises:
         ValueError: If there is such a setting; it is named.
@@ -27,7 +27,7 @@ def check_whole(least: int = 1, **settings: Any) -> None:
 
 
 def check_flags(**settings: Any) -> None:
-    """Refuse what is neither True nor False.
+    """Refuse settings that are neither True nor False.
 
     Raises:
         ValueError: If there is such a setting; it is named.

@@ -1,4 +1,4 @@
-"""The explicit decay of γ, the regularization that BatchNorm's noise amounts to."""
+"""A penalty on γ: the regularization that the noise of BatchNorm's statistics is equivalent to."""
 
 from collections.abc import Iterator
 

@@ -32,7 +32,7 @@ class GhostBatchNorm(RunningNorm):
         self.ghost_size = ghost_size
 
     def normalize_by_batch(self, x: Tensor) -> Tensor:
-        """Each part of the batch by its own statistics."""
+        """Normalize each ghost by its own statistics."""
         self._track_batch(x)
         parts = [self._by_ghosts(part, size) for part, size in _ghosts(x, self.ghost_size)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -52,7 +52,7 @@ class GhostBatchNorm(RunningNorm):
         return min(x.shape[0], self.ghost_size) * self.group_size * positions
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
 
 
@@ -64,7 +64,8 @@ class FourThingsBatchNorm(GhostBatchNorm):
       that is GroupNorm, so a batch may have one sample.
     - In evaluation an example's own mean E[x] and mean square E[x²] enter the running ones m with the weight α:
       μ = α E[x] + (1 − α) m_x and σ² = α E[x²] + (1 − α) m_x² − μ².
-    - γ and β are meant for weight decay: `decay_gamma_beta`. (The layer cannot do it; who trains reads this.)
+    - γ and β are meant for weight decay: `decay_gamma_beta`. (The layer does not apply it; this is for the code that
+      makes the optimizer.)
 
     The running statistics are therefore the mean and the mean square of each channel, not the variance, which one
     sample would not have.
@@ -107,7 +108,7 @@ class FourThingsBatchNorm(GhostBatchNorm):
         self._track(running_mean=x.mean(dims), running_square=x.square().mean(dims))
 
     def normalize_by_running(self, x: Tensor) -> Tensor:
-        """Each sample by its own statistics mixed with the running averages."""
+        """Normalize each sample by a mixture of its own statistics and the running averages."""
         groups, positions = self.num_features // self.group_size, x.shape[2:].numel()
         blocks = x.reshape(-1, groups, self.group_size, positions)
         example_mean = blocks.mean((2, 3), keepdim=True)
@@ -128,7 +129,7 @@ class FourThingsBatchNorm(GhostBatchNorm):
         return ((blocks - mean) * torch.rsqrt(variance + self.eps)).reshape(x.shape)
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         return f"{super().extra_repr()}, group_size={self.group_size}, alpha={self.alpha}"
 
 

@@ -1,4 +1,4 @@
-"""GroupNorm that hands images on as it gets them."""
+"""GroupNorm that keeps the dtype and the memory format of its input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's GroupNorm, with an output of the type and the order in memory of its input, as BatchNorm has it.
+    """torch's GroupNorm, whose output has the dtype and the memory format of the input, as BatchNorm's has.
 
-    torch's own returns float32 under autocast, and always channels first. The convolution after it then turns each
-    image back, and the one before it each gradient.
+    torch's own returns float32 under autocast, and is never in channels-last format. The convolution after it then
+    has to convert each image back, and the convolution before it each gradient.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ class GroupNorm(nn.GroupNorm):
 
 @torch.fx.wrap
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """`torch.nn.functional.group_norm`, with an output like its input."""
+    """`torch.nn.functional.group_norm` that keeps the dtype and the memory format of the input."""
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
         return F.group_norm(input, num_groups, weight, bias, eps)
     if not _channels_last(input):

@@ -63,7 +63,7 @@ class NoisyBatchNorm(RunningNorm):
         return sigma + self.r_sigma * torch.randn_like(a), mu + self.r_mu * _symmetric_uniform(a)
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         noise = f"n_mu={self.n_mu}, n_sigma={self.n_sigma}, r_mu={self.r_mu}, r_sigma={self.r_sigma}"
         return f"{super().extra_repr()}, {noise}"
 
@@ -75,7 +75,7 @@ class StopGradientBatchNorm(RunningNorm):
     """
 
     def normalize_by_batch(self, x: Tensor) -> Tensor:
-        """By the statistics of the batch, which are constants in the gradient."""
+        """Normalize by the statistics of the batch, which the gradient treats as constants."""
         mean, variance = batch_moments(x.detach())
         self._track_moments(x, mean, variance)
         return self._standardize(x, mean, variance)

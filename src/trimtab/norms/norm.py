@@ -70,8 +70,8 @@ class Norm:
         group_size: Channels per group, for `gn` and `bn4`. None: 4, as the bnp paper has it, or the next larger number
             that divides the width; for `bn4` with ghosts of more than 4 samples, no grouping.
         ghost_size: Samples per sub-batch, for `ghost` and `bn4`. None: 16.
-        zeta: The strength ζ of the explicit decay of γ, for who trains to pass to `gamma_decay`.
-        eps: Added where something is divided by.
+        zeta: The coefficient ζ of the penalty on γ; the training code passes it to `gamma_decay`.
+        eps: Added to a divisor.
         momentum: The share of the new value in running averages.
     """
 
@@ -87,7 +87,7 @@ class Norm:
     momentum: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning, naming the field."""
+        """Check all fields; errors name the field."""
         if not isinstance(self.name, str) or self.name not in NORMS:
             raise ValueError(_unknown(self.name))
         check_numbers(gamma=self.gamma, zeta=self.zeta, eps=self.eps, momentum=self.momentum)
@@ -119,7 +119,7 @@ class Norm:
         return cls(name, before_activation=name != norm)
 
     def for_batch_size(self, batch_size: int) -> Self:
-        """What Summers and Dinneen would take for training with this batch size; other norms are returned as they are.
+        """The settings that Summers and Dinneen recommend for this batch size; norms other than `bn4` stay as they are.
 
         `bn4` gets ghosts of at most 16 samples. Those of at most 4 are combined with groups of channels.
         """
@@ -129,7 +129,7 @@ class Norm:
 
     @property
     def bias(self) -> bool:
-        """Whether a layer before it needs a bias: not if the norm directly after it removes it and has a β itself."""
+        """Whether the layer before the norm needs a bias: not if the norm subtracts it again and has a β of its own."""
         takes_it_up = self.name in _TAKE_UP_A_BIAS or (self.name == "bn4" and not self._grouped)
         return not (self.before_activation and takes_it_up)
 
@@ -167,7 +167,7 @@ class Norm:
         return layer
 
     def _torchs_layer(self, width: int, space: int) -> Any:
-        """The layer where torch has one, nearly, else None."""
+        """The layer of torch (or one close to it) for this norm; None if torch has none."""
         match self.name:
             case "bn":
                 batch = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[space]

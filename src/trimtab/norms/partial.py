@@ -95,5 +95,5 @@ class LpNorm(RunningNorm):
         return (x - per_channel(mean, x)) / per_channel(norm + self.eps, x)
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         return f"{super().extra_repr()}, p={self.p:g}"

@@ -54,13 +54,13 @@ class BatchRenorm(RunningNorm):
         self.warmup, self.r_steps, self.d_steps = warmup, r_steps, d_steps
 
     def limits(self, step: Tensor) -> tuple[Tensor, Tensor]:
-        """The limits of r and d in a step, the first being 1."""
+        """The limits of r and d at a step; steps are counted from 1."""
         beyond = (step - self.warmup).to(torch.promote_types(self.running_var.dtype, torch.float32))
         r_share, d_share = ((beyond / max(end - self.warmup, 1)).clamp(0, 1) for end in (self.r_steps, self.d_steps))
         return 1 + (self.r_max - 1) * r_share, self.d_max * d_share
 
     def normalize_by_batch(self, x: Tensor) -> Tensor:
-        """By the statistics of the batch, corrected towards the running averages."""
+        """Normalize by the statistics of the batch, corrected towards the running averages."""
         mean, variance = batch_moments(x)
         r, d = self._correction(mean.detach(), variance.detach())
         self._track_moments(x, mean, variance)
@@ -74,7 +74,7 @@ class BatchRenorm(RunningNorm):
         return _save_copy(r.clamp(1 / r_max, r_max)), _save_copy(d.clamp(-d_max, d_max))
 
     def extra_repr(self) -> str:
-        """The settings, as torch prints them."""
+        """The settings, for `print(model)`."""
         schedule = f"warmup={self.warmup}, r_steps={self.r_steps}, d_steps={self.d_steps}"
         return f"{super().extra_repr()}, r_max={self.r_max}, d_max={self.d_max}, {schedule}"
 

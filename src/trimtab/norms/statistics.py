@@ -1,4 +1,4 @@
-"""The words for what layers that normalize by the batch do, in all that measures or predicts."""
+"""The values of `statistics=` in probes and predictions: which statistics BatchNorm layers normalize by."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""What several theories ask of their arguments, in errors that name the argument."""
+"""Checks of arguments, with errors that name the argument."""
 
 import math
 import operator
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def whole(value: object, name: str, least: int = 1) -> int:
-    """The argument as an int: a Python or numpy whole number that is not below the least.
+    """The argument as an int: a Python or numpy integer that is not smaller than `least`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not.
     """
     number = least - 1
     if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
@@ -28,7 +28,7 @@ def finite(value: object, name: str) -> float:
     """The argument as a float that is neither infinite nor NaN.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not.
     """
     number = math.nan
     if isinstance(value, SupportsFloat):

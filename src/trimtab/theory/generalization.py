@@ -88,7 +88,7 @@ def sgd_curve(alpha: ArrayLike, *, noise_variance: float = 0.25) -> Generalizati
 
 
 def check_noise(noise_variance: float) -> None:
-    """Refuse a noise variance that is none."""
+    """Refuse a noise variance that is negative or not finite."""
     if finite(noise_variance, "noise_variance") < 0:
         raise ValueError(f"noise_variance must be 0 or larger and finite, not {noise_variance}.")
 

@@ -1,4 +1,4 @@
-"""The decay on γ that BatchNorm's noise amounts to (regularization paper, Theorem 1 and eq. 13).
+"""The decay on γ that is equivalent to BatchNorm's noise (regularization paper, Theorem 1 and eq. 13).
 
 Formulas only; `trimtab.theory.simulation.measure_decay` draws batches and measures the same quantity.
 """
@@ -64,7 +64,7 @@ class Decay:
 
     @property
     def zeta(self) -> float:
-        """Both parts together."""
+        """The sum of both parts."""
         return self.from_sigma + self.from_mu
 
 
@@ -182,14 +182,14 @@ def optimal_scale(batch_size: float) -> tuple[float, float, float]:
 
 
 def link(name: str) -> Link:
-    """The link of that name, or an error that lists them."""
+    """The link of that name; an unknown name is an error that lists all names."""
     if not isinstance(name, str) or name not in LINKS:
         raise ValueError(f"{name!r} is not a known link: take one of {', '.join(LINKS)}.")
     return LINKS[name]
 
 
 def check_batch_size(batch_size: float, *, above: float = 3) -> None:
-    """Refuse a batch size for which a formula has no value."""
+    """Refuse a batch size for which a formula is not defined."""
     if not (isinstance(batch_size, SupportsFloat) and above < float(batch_size) < math.inf):
         raise ValueError(f"batch_size must be finite and larger than {above}, not {batch_size}.")
 

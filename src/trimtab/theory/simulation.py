@@ -1,4 +1,4 @@
-"""What the regularization paper predicts, drawn and measured: batch noise, online learning, a linear teacher.
+"""Simulations of what the regularization paper predicts: batch noise, online learning, a linear teacher.
 
 All three work on arrays with a leading axis for the runs, so that many cost little more than one.
 """

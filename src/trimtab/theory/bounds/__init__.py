@@ -1,4 +1,4 @@
-"""Theorems of the bnp and landscape papers as functions that return both sides of what they say."""
+"""Theorems of the bnp and landscape papers: each is a function that returns both sides of the statement."""
 
 from trimtab.theory.bounds.conditioning import (
     best_scaling,

@@ -9,7 +9,7 @@ from trimtab.theory.bounds.sides import Array, array
 
 
 class Matrices(NamedTuple):
-    """What the change of variables ŵ = U D z makes of Ĥ.
+    """The matrices of the change of variables ŵ = U D z.
 
     Attributes:
         augmented: Ĥ = [e, H], one row per sample.
@@ -68,5 +68,5 @@ def condition_number(matrix: ArrayLike) -> float:
 
 
 def rank_condition(matrix: Array) -> tuple[str, ...]:
-    """The condition of full column rank, if the matrix breaks it."""
+    """The condition "full column rank", if the matrix violates it."""
     return () if len(singular_values(matrix)) == matrix.shape[1] else ("full column rank",)

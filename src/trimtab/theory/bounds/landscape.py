@@ -22,7 +22,7 @@ class Unit(NamedTuple):
     standard: Array
 
     def project(self, vector: Array) -> Array:
-        """What is left of a vector without its parts along 1 and along ŷ."""
+        """Remove the components of a vector along 1 and along ŷ."""
         centred = vector - vector.mean()
         return np.asarray(centred - self.standard * (self.standard @ centred) / len(centred), dtype=np.float64)
 
@@ -229,6 +229,6 @@ def initialization(start: ArrayLike, optimum: ArrayLike) -> Sides:
 
 
 def _separation(unit: Unit, gamma: float, gradient: ArrayLike, slope: Array) -> float:
-    """γ/(mσ²)⟨g, ŷ⟩‖∇L̂‖², what Theorem 4.2 takes away."""
+    """γ/(mσ²)⟨g, ŷ⟩‖∇L̂‖², the term that Theorem 4.2 subtracts."""
     inner = float(np.asarray(gradient) @ unit.standard)
     return float(gamma / (len(slope) * unit.sigma**2) * inner * (slope @ slope))

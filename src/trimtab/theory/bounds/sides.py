@@ -1,8 +1,8 @@
-"""What a theorem says, evaluated: its two sides, how they compare, and which of its conditions the input breaks.
+"""The result of evaluating a theorem: both sides, how they compare, and which conditions the input violates.
 
-Every theorem here is a function from plain arrays to `Sides`. An input that makes no sense (a shape, a NaN, a feature
-without variance where one divides by it) raises ValueError. An input that makes sense but breaks a condition of the
-theorem does not: the condition is named in `Sides.broken`, and the two sides are what they are.
+Every theorem here is a function from plain arrays to `Sides`. Invalid input (a wrong shape, a NaN, a feature
+without variance where the formula divides by it) raises ValueError. Valid input that violates a condition of the
+theorem does not: the condition is named in `Sides.broken`, and both sides are computed all the same.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class Sides:
     Attributes:
         left: The left side, a number or an array.
         right: The right side.
-        relation: What the statement says of them, entry by entry.
-        scale: Size of the largest term inside either side, where terms cancel; what rounding is measured by.
-        broken: Conditions of the statement that this input does not fulfil.
+        relation: The relation that the statement claims, entry by entry.
+        scale: The size of the largest term, where terms within a side cancel; rounding errors are relative to it.
+        broken: The conditions of the statement that this input violates.
     """
 
     left: float | Array
@@ -40,15 +40,15 @@ class Sides:
 
     @property
     def slack(self) -> float:
-        """The least that the right side has over the left; for an equation minus the largest difference."""
+        """The smallest value of right minus left; for an equation, minus the largest absolute difference."""
         difference = np.asarray(self.right) - np.asarray(self.left)
         return float(-np.abs(difference).max() if self.relation == "==" else difference.min())
 
     def holds(self, tolerance: float = 1e-9) -> bool:
-        """Whether the statement is true of these sides, up to rounding.
+        """Whether the statement holds for these sides, up to rounding.
 
         Args:
-            tolerance: What is taken for rounding, relative to the larger side or to `scale`.
+            tolerance: The largest rounding error, relative to the larger side or to `scale`.
         """
         size = max(float(np.abs(self.left).max()), float(np.abs(self.right).max()), self.scale)
         return self.slack >= -tolerance * size

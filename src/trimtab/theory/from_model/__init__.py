@@ -1,4 +1,4 @@
-"""Mean field of a real `nn.Module`: what `trimtab.predict` does."""
+"""Mean-field predictions for an `nn.Module`: what `trimtab.predict` does."""
 
 from trimtab.theory.from_model.prediction import Prediction, predict
 

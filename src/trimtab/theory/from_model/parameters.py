@@ -1,4 +1,4 @@
-"""What mean field needs to know of the parameters of a layer."""
+"""The properties of a layer's parameters that mean field needs."""
 
 import math
 
@@ -23,7 +23,7 @@ def finite_values(name: str, parameter: Tensor) -> Tensor:
 
 
 def significant_mean(values: Tensor) -> float:
-    """The mean, or 0 where it is no more than what a draw about 0 would have."""
+    """The mean, or 0 if a random sample of mean 0 could have it by chance."""
     mean = float(values.mean())
     noise = float(values.std()) / math.sqrt(values.numel()) if values.numel() > 1 else 0.0
     return mean if abs(mean) > 5 * noise else 0.0

@@ -1,4 +1,4 @@
-"""What mean field says of a real module: its layers, variances and γ are read off, and its data if they are given."""
+"""Mean-field predictions for a module: from its layers, the variances of its weights, its γ, and data if given."""
 
 import math
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ class Prediction:
 
     Attributes:
         lambda_max: The largest eigenvalue of the Fisher matrix of the mean over samples of ½‖f − y‖².
-        upper_bound: What it cannot exceed (meanfield, eq. 147).
-        terms: What each layer's parameters add to it, by the layer's name.
-        unseen: What could not be accounted for, a sentence each.
-        momentum: That of the learning rates.
-        statistics: How BatchNorm's statistics are taken.
-        samples: The size of the data set that it is for; None: infinite.
+        upper_bound: An upper bound of it (meanfield, eq. 147).
+        terms: The contribution of each layer's parameters to it, by the layer's name.
+        unseen: A sentence for each property of the model that the prediction leaves out.
+        momentum: The momentum that the learning rates are for.
+        statistics: Whether the gradient passes through BatchNorm's statistics: `batch` or `frozen`.
+        samples: The size of the data set; None: infinite.
         q_hat0: Mean square of the inputs.
         q_hat0_xy: Mean product of two samples at the same position.
         q_hat0_alphabeta: Mean product of two samples at different positions.
@@ -57,17 +57,17 @@ class Prediction:
 
     @property
     def optimal_learning_rate(self) -> float:
-        """Half of it (the footnote to eq. 7)."""
+        """Half of the largest one (the footnote to eq. 7)."""
         return self.max_learning_rate / 2
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; an infinite learning rate is None."""
+        """All results, for JSON; an infinite learning rate is None."""
         rates = {name: getattr(self, name) for name in ("max_learning_rate", "optimal_learning_rate")}
         finite = {name: rate if math.isfinite(rate) else None for name, rate in rates.items()}
         return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **finite}
 
     def __str__(self) -> str:
-        """A table of the terms, the eigenvalue, the learning rates and what is unseen."""
+        """A table of the terms, the eigenvalue, the learning rates, and what is left out."""
         rows = [(name, f"{value:.4g}", self._share(value)) for name, value in self.terms.items()]
         rows += [
             ("λ_max", f"{self.lambda_max:.4g}", ""),
@@ -124,7 +124,7 @@ def predict(
     layout = _layout(graph, channels_and_size(shape)[1])
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
     flow = propagate(graph.nodes, State(layout, v, c))
-    if without_common := _without_common(graph, flow):
+    if without_common := _last_without_mean(graph, flow):
         graph.note(
             f"What {without_common} reads has next to nothing in common between samples (after a linear or an odd "
             "activation, or after a BatchNorm behind it), and mean field lives on what they have: λ_max may be several "
@@ -149,21 +149,19 @@ def predict(
     )
 
 
-def _without_common(graph: ModelGraph, flow: Flow) -> str | None:
-    """The last layer whose input's mean over samples is next to nothing; that of the data is as it is."""
+def _last_without_mean(graph: ModelGraph, flow: Flow) -> str | None:
+    """The last layer, after the first one, whose input has almost no mean over samples."""
     for node in reversed(graph.nodes):
-        if isinstance(node.operation, Affine) and node.inputs[0] >= 0:
+        below = graph.nodes[: node.inputs[0] + 1]
+        if isinstance(node.operation, Affine) and any(isinstance(one.operation, Affine) for one in below):
             state = flow.states[node.inputs[0]]
-            before = node.inputs[0] >= 0 and any(
-                isinstance(n.operation, Affine) for n in graph.nodes[: node.inputs[0] + 1]
-            )
-            if before and state.layout.mean(state.layout.same(state.c)) < COMMON * state.layout.mean(state.v):
+            if state.layout.mean(state.layout.same(state.c)) < COMMON * state.layout.mean(state.v):
                 return node.operation.name
     return None
 
 
 def measured(inputs: Tensor, shape: tuple[int, ...], layout: Layout) -> tuple[Array, Array]:
-    """q̂⁰, and q̂⁰_xy with q̂⁰_αβ or at each pair of positions, of data.
+    """The moments of data: q̂⁰, and q̂⁰_xy with q̂⁰_αβ, or a value for each pair of positions.
 
     Raises:
         ValueError: If they are not of that shape, fewer than two, or not finite.
@@ -191,7 +189,7 @@ def measured(inputs: Tensor, shape: tuple[int, ...], layout: Layout) -> tuple[Ar
 
 
 def _layout(graph: ModelGraph, size: tuple[int, int]) -> Layout:
-    """Each position by itself where there is padding, unless that would take too much memory."""
+    """A grid of positions if a layer pads, unless it would take too much memory; otherwise all positions alike."""
     if not graph.padded:
         return Uniform(size)
     if np.prod(size) <= GRID_LIMIT and graph.pairs_of_positions(size) <= PAIRS:

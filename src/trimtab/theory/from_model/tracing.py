@@ -1,4 +1,4 @@
-"""What torch.fx shows of a module: its traced graph, the shapes in it, and what its leaves are to mean field."""
+"""Tracing with torch.fx: the graph of a module, the shapes in it, and which modules mean field knows."""
 
 import math
 import operator
@@ -31,7 +31,7 @@ LEAVES = (nn.Linear, *CONV, *BATCH, *SAMPLE)
 
 
 def _like(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """A function's arguments after the first are those of the module that does the same."""
+    """Makes the module that does the same as a function, from the function's arguments after the first."""
     return lambda _x, *args, **kwargs: kind(*args, **kwargs)
 
 
@@ -61,7 +61,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs the network once and remembers the shapes."""
+    """Runs the network once and records the shapes."""
 
     shapes: dict[fx.Node, tuple[int, ...]]
 
@@ -82,7 +82,7 @@ def channels_and_size(shape: tuple[int, ...]) -> tuple[int, Sites]:
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """The activation that a module is; None if it is none."""
+    """The activation function that a module applies; None if it is no activation."""
     if isinstance(module, nn.ReLU):
         return LeakyReLU(0.0)
     if isinstance(module, nn.LeakyReLU):
@@ -131,7 +131,7 @@ def traced(model: nn.Module, input_shape: tuple[int, ...]) -> tuple[fx.GraphModu
 
 
 def conv_window(layer: nn.Conv1d | nn.Conv2d) -> Window:
-    """What a convolution sees; one dimension is the width."""
+    """Kernel, stride and padding of a convolution; in one dimension, those of the width."""
     kernel, stride, dilation = (_two(x) for x in (layer.kernel_size, layer.stride, layer.dilation))
     if layer.padding == "same":
         padding = tuple(d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True))
@@ -141,7 +141,7 @@ def conv_window(layer: nn.Conv1d | nn.Conv2d) -> Window:
 
 
 def pool_window(module: Any) -> Window:
-    """What a pooling sees."""
+    """Kernel, stride and padding of a pooling layer."""
     line = isinstance(module, nn.MaxPool1d | nn.AvgPool1d)
     kernel = _two((module.kernel_size,) if line and isinstance(module.kernel_size, int) else module.kernel_size)
     given = module.stride if module.stride is not None else module.kernel_size

@@ -1,4 +1,4 @@
-"""Mean field: the largest eigenvalue of the Fisher matrix of a random network, read off its architecture."""
+"""Mean field: the largest eigenvalue of the Fisher matrix of a random network, computed from its architecture."""
 
 from trimtab.theory.mean_field.activations import ACTIVATIONS, Activation, Erf, LeakyReLU, Quadrature
 from trimtab.theory.mean_field.draw import draw_network

@@ -1,4 +1,4 @@
-"""Activation functions as mean field sees them: expectations over two correlated Gaussian preactivations.
+"""Activation functions for mean field: expectations over two correlated Gaussian preactivations.
 
 For preactivations (a, b) ~ N(0, [[v₁, c], [c, v₂]]) an activation φ gives three numbers:
 
@@ -34,7 +34,7 @@ DEGREE = 150
 
 @runtime_checkable
 class Activation(Protocol):
-    """What the recursions ask of an activation function; all three broadcast."""
+    """An activation function as the recursions need it. The three expectations broadcast."""
 
     def phi(self, x: Array) -> Array:
         """φ itself."""
@@ -68,7 +68,7 @@ class LeakyReLU:
     negative_slope: float = 0.01
 
     def __post_init__(self) -> None:
-        """Refuse what is not a number."""
+        """Refuse a slope that is not a finite number."""
         finite(self.negative_slope, "negative_slope")
 
     def phi(self, x: Array) -> Array:
@@ -169,7 +169,7 @@ class Quadrature:
         return self._expect(lambda a: a * self.prime(a), v1, v2, c)
 
     def _expect(self, function: Function, v1: ArrayLike, v2: ArrayLike, c: ArrayLike) -> Array:
-        """E g(a)g(b), once for each triple that occurs: positions far from a border have the same."""
+        """E g(a)g(b), computed once for each different (v₁, v₂, c): most positions of an image share theirs."""
         broad = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (v1, v2, c)))
         triples = np.stack([x.ravel() for x in broad], axis=1)
         scale = max(float(np.abs(triples).max(initial=0.0)), 1e-300)
@@ -192,7 +192,7 @@ class Quadrature:
 
 
 def _enough(variance: float) -> int:
-    """Steps that are fine enough for preactivations of that variance; an even number."""
+    """The number of steps that preactivations of that variance need; it is even."""
     if not np.isfinite(variance):  # whoever gave such numbers is told elsewhere
         return STEPS
     return 2 * int(np.clip(np.ceil(REACH * np.sqrt(variance) / FINEST), STEPS // 2, MOST_STEPS // 2))
@@ -200,7 +200,7 @@ def _enough(variance: float) -> int:
 
 @cache
 def equal_steps(steps: int) -> tuple[Array, Array]:
-    """The same with equal steps between −8 and 8; their number is even, so that none is at 0, where kinks are."""
+    """Nodes and weights with equal steps from −8 to 8. Their number is even, so that none is at 0, where kinks are."""
     x = np.linspace(-REACH, REACH, steps)
     w = normal_density(x)
     return x, w / w.sum()
@@ -227,7 +227,7 @@ def _by_hermite_series(function: Function, v1: ArrayLike, v2: ArrayLike, c: Arra
 
 
 def _correlation(v1: ArrayLike, v2: ArrayLike, c: Array) -> tuple[Array, Array]:
-    """√(v₁v₂), and c over it kept within [−1, 1]; 0 where there is no variance."""
+    """√(v₁v₂) and the correlation c/√(v₁v₂), clipped to [−1, 1]; 0 where there is no variance."""
     scale = np.sqrt(np.asarray(v1, dtype=float) * np.asarray(v2, dtype=float))
     ratio = np.divide(c, scale, out=np.zeros(np.broadcast_shapes(c.shape, scale.shape)), where=scale > 0)
     return scale, np.clip(ratio, -1.0, 1.0)
@@ -247,7 +247,7 @@ def expectation(function: Function, variance: Array) -> Array:
 
 
 def shifted(phi: Activation, mean: float) -> Activation:
-    """The function x ↦ φ(x + mean), by quadrature unless the mean is 0; its gain is with respect to x + mean."""
+    """The activation x ↦ φ(x + mean), by quadrature unless the mean is 0; its `gain` is with respect to x + mean."""
     if not mean:
         return phi
     return _Shifted(lambda x: phi.phi(x + mean), lambda x: phi.prime(x + mean), mean=mean)

@@ -1,4 +1,4 @@
-"""From a list of layer descriptions to the graph that the order parameters run through."""
+"""Turns a list of layer descriptions into the graph of operations that mean field computes with."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -54,7 +54,7 @@ def assemble(
 
 
 class Assembly:
-    """Builds the nodes, layer by layer, and knows the shape that it has come to."""
+    """Builds the nodes, layer by layer, and keeps track of the shape."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Assembly:
         self._image = image
 
     def add(self, layers: Sequence[Layer]) -> None:
-        """All layers in order; what is pending after the last one stays undone, since the output is linear."""
+        """Add all layers in order. The last one gets no normalization and no activation: the output is linear."""
         for layer in layers:
             if isinstance(layer, Residual):
                 self._residual(layer)

@@ -1,4 +1,4 @@
-"""Random networks of a list of layer descriptions: what mean field speaks of, as a module to measure."""
+"""Random networks of a list of layer descriptions, as modules: what mean field predicts can be measured on them."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -37,7 +37,7 @@ class Order:
         fan_in: N_{l−1}.
         positions: |K_l|, of its output.
         term: f_l.
-        diagonal: f_l for one sample: what it adds to the upper bound.
+        diagonal: f_l for one sample: its contribution to the upper bound.
     """
 
     layer: str
@@ -58,11 +58,11 @@ class Order:
 
 @dataclass(frozen=True)
 class MeanField:
-    """What mean field says of a network.
+    """The predictions of mean field for a network.
 
     Attributes:
         layers: The order parameters, layer by layer in forward order.
-        terms: What each parameter adds to λ_max; weights alone, unless `bias_terms` was asked for.
+        terms: The contribution of each parameter to λ_max; of weights only, unless `bias_terms` was given.
         samples: The size m of the data set that `lambda_max` is for; None: infinite.
         variant: `exact` or `paper`.
         positions: How positions were treated: `uniform`, or `grid` where zero padding makes them differ.
@@ -120,7 +120,7 @@ def mean_field(
     q_hat0_alphabeta: float = 0.0,
     positions: Literal["auto", "uniform", "grid"] = "auto",
 ) -> MeanField:
-    """λ_max of a random network and all that it is made of (meanfield, Sec. 3).
+    """λ_max of a random network, and the terms it is the sum of (meanfield, Sec. 3).
 
     Args:
         layers: In forward order; the last one is the linear output.
@@ -133,16 +133,16 @@ def mean_field(
             printed.
         bias_terms: Whether biases, β and γ are among the trained parameters; the paper leaves them out.
         statistics: `frozen` as in the paper: the gradient does not pass through BatchNorm's statistics. `batch`: it
-            does, and loses its mean there; what is below a BatchNorm then adds next to nothing.
+            does, and its mean is removed there; layers below a BatchNorm then contribute almost nothing.
         samples: The size of the data set; None: infinite.
         q_hat0: Mean square of the inputs.
         q_hat0_xy: Mean product of two samples at the same position.
         q_hat0_alphabeta: Mean product of two samples at different positions.
-        positions: `grid` follows each pair of positions, `uniform` takes all for alike; `auto` takes the first where
+        positions: `grid` computes each pair of positions, `uniform` treats all alike; `auto` is `grid` where
             there is zero padding and no feature map has more than 1024 positions.
 
     Raises:
-        ValueError: If an argument makes no sense.
+        ValueError: If an argument is invalid.
     """
     _check(norm=(norm, (None, "batch")), variant=(variant, ("exact", "paper")))
     word = canonical_statistics(statistics, ("batch", "frozen"))
@@ -213,7 +213,7 @@ def _check(**choices: tuple[object, tuple[object, ...]]) -> None:
 
 
 def _check_start(mean_square: float, same: float, other: float) -> None:
-    """Refuse moments that no data have: a product of two samples is no larger than the mean square, either way."""
+    """Refuse moments that no data can have: the mean product of two samples is at most the mean square, in size."""
     if finite(mean_square, "q_hat0") < 0:
         raise ValueError(f"q_hat0 must be 0 or larger, not {mean_square!r}.")
     for name, value in (("q_hat0_xy", same), ("q_hat0_alphabeta", other)):

@@ -1,8 +1,8 @@
-"""Order parameters through any network without loops: forward through a graph of operations, and back.
+"""The forward and backward recursions of order parameters, for any network without loops: a graph of operations.
 
 Each operation maps the state of its inputs, (v, c) as in `positions`, to that of its output, and the order parameters
 of the gradient at its output back to those at its inputs. Of the gradient, v and c are sums over channels, as q̃ is.
-What reads a model, and what reads a list of layers, both build such a graph.
+`from_model` builds such a graph from a module, `assemble` from a list of layer descriptions.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from trimtab.theory.mean_field.positions import Layout
 
 @dataclass(frozen=True)
 class State:
-    """What is known of a feature map.
+    """The order parameters of a feature map.
 
     Attributes:
         layout: Its positions.
@@ -32,7 +32,7 @@ class State:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What is known of the gradient of one output with respect to a feature map; sums over channels.
+    """The order parameters of the gradient of one output with respect to a feature map; sums over channels.
 
     Attributes:
         v: q̃: for one sample at one position.
@@ -46,19 +46,19 @@ class Gradient:
     radial: Callable[[], tuple[Array, Array]] | None = None
 
     def __add__(self, other: "Gradient") -> "Gradient":
-        """Both ways from a fork; their weights are independent."""
+        """The gradient where a value is used twice; the weights of both uses are independent."""
         return Gradient(self.v + other.v, self.c + other.c)
 
 
 @dataclass(frozen=True)
 class Term:
-    """What one parameter adds to λ_max.
+    """The contribution of one parameter to λ_max.
 
     Attributes:
         layer: The layer's name.
         parameter: `weight`, `bias`, `gamma` or `beta`.
         value: Its mean over pairs of different samples: f_l (eq. 155).
-        diagonal: Its mean over single samples: what it adds to the upper bound (eq. 147).
+        diagonal: Its mean over single samples: its contribution to the upper bound (eq. 147).
     """
 
     layer: str
@@ -68,7 +68,7 @@ class Term:
 
 
 class Operation(Protocol):
-    """One node's doing."""
+    """What a node computes."""
 
     def forward(self, *inputs: State) -> State:
         """The state of the output."""
@@ -79,7 +79,7 @@ class Operation(Protocol):
         ...
 
     def terms(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Term]:
-        """What its parameters add."""
+        """The contributions of its parameters to λ_max."""
         ...
 
 
@@ -93,7 +93,7 @@ class Parameterless:
 
 @dataclass(frozen=True)
 class Node:
-    """An operation and the numbers of the nodes that it reads; -1 is the network's input."""
+    """An operation and the indices of its input nodes; -1 is the input of the network."""
 
     operation: Operation
     inputs: tuple[int, ...]
@@ -101,7 +101,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Flow:
-    """What came out: a state and a gradient for each node, and the terms in forward order."""
+    """The result of `propagate`: a state and a gradient for each node, and the terms in forward order."""
 
     states: list[State]
     gradients: list[Gradient | None]
@@ -109,7 +109,7 @@ class Flow:
 
 
 def forward(nodes: Sequence[Node], start: State) -> list[State]:
-    """The states of all nodes, each of which reads earlier ones."""
+    """The states of all nodes. Nodes come after their inputs."""
     states: list[State] = []
     for node in nodes:
         states.append(node.operation.forward(*(start if i < 0 else states[i] for i in node.inputs)))

@@ -35,7 +35,7 @@ class Dense:
     width_out: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no width."""
+        """Check the widths."""
         _set_widths(self, "width_in", "width_out")
 
 
@@ -60,7 +60,7 @@ class Conv:
     size: int | Sites | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no convolution."""
+        """Check all sizes."""
         _set_widths(self, "channels_in", "channels_out")
         _ = self.window
         if self.size is not None:
@@ -85,7 +85,7 @@ class Pool:
     stride: int | Sites | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no window."""
+        """Check all sizes."""
         if self.kernel is not None:
             pair(self.kernel, "kernel")
         if self.stride is not None:
@@ -104,7 +104,7 @@ class MaxPool(Pool):
 
 @dataclass(frozen=True)
 class Residual:
-    """A block whose output is that of its branch plus its input, or plus what the shortcut makes of it.
+    """A residual block: the output of its branch plus its input, or plus the output of its shortcut.
 
     The layers of the branch and of the shortcut are linear at their end: normalization and activation stand between the
     branch's layers only. With `preactivation` they stand before the first of them too (He et al., 2016b), otherwise
@@ -144,6 +144,6 @@ def _window(layer: Conv) -> Window:
 
 
 def _set_widths(layer: Dense | Conv, *names: str) -> None:
-    """Widths as Python's own whole numbers, whichever they were."""
+    """Convert widths to Python's int."""
     for name in names:
         object.__setattr__(layer, name, whole(getattr(layer, name), name))

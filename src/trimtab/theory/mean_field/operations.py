@@ -1,4 +1,4 @@
-"""What dense and convolutional layers, normalizations, activations, poolings and sums do to order parameters."""
+"""The operations of a network as maps of order parameters: layers, normalizations, activations, poolings, sums."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Flatten(Parameterless):
-    """Channels and positions become channels, so that equal positions alone meet."""
+    """Flattening: positions become channels, and only equal positions of two samples are multiplied from then on."""
 
     def forward(self, *inputs: State) -> State:
         """Means over positions."""
@@ -108,7 +108,7 @@ class Normalize:
     parameters: tuple[str, ...] = ("gamma", "beta")
 
     def forward(self, *inputs: State) -> State:
-        """The mean over samples and positions goes, and what differs from position to position stays."""
+        """Subtract the mean over samples and positions; differences between positions remain."""
         (z,) = inputs
         v, c = self._normalized(z)
         mean = 0.0 if self.centre else z.mean * np.sqrt(self.gamma2 / self._variance(z))
@@ -179,14 +179,14 @@ class Activate(Parameterless):
         return [Gradient(gradient.v * phi.slope(v, v, v), gradient.c * phi.slope(first, second, c), radial)]
 
     def _about_mean(self, z: State) -> tuple[Activation, Array, Array, Array, Array]:
-        """The activation as a function of what differs from the mean over units, and the moments of that."""
+        """The activation as a function of the deviation from the mean over units, and the moments of that deviation."""
         v = np.maximum(z.v - z.mean**2, 0.0)
         return (shifted(self.activation, z.mean), v, *z.layout.variances(v), z.c - z.mean**2)
 
 
 @dataclass(frozen=True)
 class MeanPool(Parameterless):
-    """Means over windows; with one site it picks positions.
+    """Average pooling; with a kernel of one site it selects positions.
 
     Attributes:
         window: Sites, stride and padding.
@@ -222,11 +222,11 @@ class Add(Parameterless):
 
 @dataclass(frozen=True)
 class Reshape(Parameterless):
-    """Another number of positions, where no more is known than that; also zeros in new channels.
+    """A change of the number of positions by an unknown operation; also new channels that are zero.
 
     Attributes:
-        size: Height and width then.
-        share: How many of the channels carry something.
+        size: Height and width of the output.
+        share: The share of channels that are not zero.
     """
 
     size: tuple[int, int]
@@ -259,7 +259,7 @@ def _sums(gradient: Gradient, output: State) -> tuple[float, float]:
 
 
 def _centred(layout: Layout, v: Array, c: Array) -> tuple[Array, Array]:
-    """What is left once the mean over samples and positions is taken away."""
+    """The moments after the mean over samples and positions is subtracted."""
     mean = layout.mean_pairs(c)
     row, both = layout.row_means(c)
     return v - 2 * row + mean, c - both + mean

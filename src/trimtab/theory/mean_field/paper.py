@@ -13,7 +13,7 @@ def paper(nodes: Sequence[Node], start: State) -> Flow:
     """Forward as printed, which is exact; backward dividing by qˡ, and without counts of positions (eqs. 20–25, 34–45).
 
     Raises:
-        ValueError: If there is something that the paper has no formula for.
+        ValueError: If the network has an operation that the paper has no formula for.
     """
     states = forward(nodes, start)
     if states[-1].layout.count > 1:

@@ -1,4 +1,4 @@
-"""Max-pooling of activated Gaussian feature maps. The papers have none; this is ours.
+"""Max-pooling after an activation, for Gaussian feature maps. It is not in the papers.
 
 At a position α a channel's preactivation is μ_α + ε_α: μ is the channel's mean over samples, a Gaussian field over
 positions with the covariance c, and ε is what a sample adds, of variance v − c. Given μ, and with ε independent from
@@ -27,7 +27,7 @@ CHUNK = 1 << 22  # values held in memory at a time
 
 @dataclass(frozen=True)
 class ActivatedMaxPool(Parameterless):
-    """The largest φ(z) of each window, for an activation that does not fall.
+    """The largest φ(z) of each window, for an activation that is nowhere decreasing.
 
     Attributes:
         activation: φ.

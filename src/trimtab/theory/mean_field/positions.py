@@ -1,4 +1,4 @@
-"""How order parameters live on the positions of a feature map, and what convolutions and poolings do to them.
+"""Order parameters at the positions of a feature map, and how convolutions and poolings change them.
 
 A layer's state is a pair (v, c): `v` belongs to one sample at one position, `c` to two different samples at two
 positions, the same or not. In `Uniform` all positions are alike: v is a number, and c is two, [at equal positions,
@@ -21,7 +21,7 @@ Sites = tuple[int, int]
 
 @dataclass(frozen=True)
 class Window:
-    """What a convolution or pooling sees: sites, steps and zeros around the image, in height and width.
+    """Kernel, stride, padding and dilation of a convolution or pooling, each in height and width.
 
     Attributes:
         kernel: Sites, in height and width.
@@ -41,7 +41,7 @@ class Window:
         return prod(self.kernel)
 
     def output(self, size: Sites) -> Sites:
-        """Height and width of what comes out; 0 or less where the kernel does not fit."""
+        """Height and width of the output; 0 or less where the kernel does not fit."""
         rows, columns = (
             (size[i] + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1) // self.stride[i] + 1
             for i in (0, 1)

@@ -16,7 +16,7 @@ class Averages(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The formulas of one activation: I₁, I₂, I₃ at (Q, R), and their derivatives by Q and by R; nothing is checked."""
+    """I₁, I₂, I₃ of one activation at (Q, R), and their derivatives by Q and by R. Arguments are not checked."""
 
     averages: Callable[[Any, Any], Averages]
     slopes: Callable[[float, float], tuple[Averages, Averages]]
@@ -31,7 +31,7 @@ def averages(q: Any, r: Any, activation: str = "relu") -> Averages:
         activation: "relu", or "erf" for erf(x/√2).
 
     Raises:
-        ValueError: If an argument makes no sense.
+        ValueError: If an argument is invalid.
     """
     formulas = kind(activation)
     _check(q, r)
@@ -46,7 +46,7 @@ def slopes(q: float, r: float, activation: str = "relu") -> tuple[Averages, Aver
 
 
 def kind(activation: str) -> Kind:
-    """The formulas of that activation, or an error that lists what there is."""
+    """The formulas of that activation; an unknown name is an error that lists all names."""
     if activation not in KINDS:
         raise ValueError(f"activation must be one of {', '.join(KINDS)}, not {activation!r}.")
     return KINDS[activation]

@@ -47,7 +47,7 @@ def rate(state: ArrayLike, eta: float, *, method: str = "bn", zeta: float = 0.0,
 
 
 def unchecked_rate(state: Any, eta: float, method: str, zeta: float, activation: str) -> Array:
-    """`rate` of three numbers, for whoever needs it often."""
+    """`rate` without checks of its arguments, for inner loops."""
     gamma, overlap, length = (float(v) for v in state)
     overlap = min(1.0, max(-1.0, overlap))  # the integrator may try a point a rounding error outside
     i1, i2, i3 = kind(activation).averages(gamma, overlap)
@@ -71,7 +71,7 @@ def jacobian(state: ArrayLike, eta: float, *, method: str = "bn", zeta: float = 
 def unchecked_jacobian(
     state: tuple[float, float, float], eta: float, method: str, zeta: float, activation: str
 ) -> Array:
-    """`jacobian` of three numbers, for whoever needs it often."""
+    """`jacobian` without checks of its arguments, for inner loops."""
     gamma, overlap, length = state
     formulas = kind(activation)
     i1, i2, i3 = formulas.averages(gamma, overlap)
@@ -118,7 +118,7 @@ def solve(
         length: L at the start.
 
     Raises:
-        ValueError: If an argument makes no sense, the length escapes, or the integration would not end.
+        ValueError: If an argument is invalid, the length diverges, or the integration would take too long.
     """
     check_setting(method, eta, zeta, activation)
     t = check_start(times, method, gamma, overlap, length)
@@ -149,7 +149,7 @@ def solve(
 
 
 def check_setting(method: str, eta: float, zeta: float, activation: str) -> None:
-    """Refuse what is not a method, a learning rate, a decay or an activation."""
+    """Check method, learning rate, decay and activation."""
     kind(activation)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}.")
@@ -190,7 +190,7 @@ def check_start(times: ArrayLike, method: str, gamma: float, overlap: float, len
 
 
 def check_size(value: float, name: str) -> None:
-    """Refuse what is not a positive number that the equations can be computed with."""
+    """Refuse a number that is not positive, or too large or small for the equations."""
     try:
         fits = SMALLEST <= finite(value, name) <= LARGEST
     except ValueError:

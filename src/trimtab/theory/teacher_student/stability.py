@@ -1,4 +1,4 @@
-"""Where the dynamics end, how they get there, and the largest learning rate (regularization paper, Table 2)."""
+"""The fixed point of the dynamics, its stability, and the largest learning rate (regularization paper, Table 2)."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class PaperStability:
 
 @dataclass(frozen=True)
 class Stability:
-    """How the point (γ₀, 1, L₀) attracts what is near it, with L held: the Jacobian of eqs. 9 and 10.
+    """The stability of the point (γ₀, 1, L₀) with L held fixed: the Jacobian of eqs. 9 and 10.
 
     Attributes:
         fixed_point: The point.
@@ -52,7 +52,7 @@ class Stability:
             ReLU 2/(1 − (5/2)(1−γ₀)²) up to ζ = ½.
         eigenvalues: Of the Jacobian by (γ, R), for SGD by (R, L), that of the largest real part first.
         with_length: Of the Jacobian by (γ, R, L).
-        paper: What the paper's formulas give.
+        paper: The values by the paper's formulas.
     """
 
     fixed_point: FixedPoint
@@ -64,7 +64,7 @@ class Stability:
 
     @property
     def stable(self) -> bool:
-        """Whether all eigenvalues with L held have a negative real part, which is η_eff < η_max."""
+        """Whether all eigenvalues with L held fixed have a negative real part, that is, η_eff < η_max."""
         return self.eigenvalues[0].real < 0
 
 
@@ -90,7 +90,7 @@ def resting_point(eta: float, *, zeta: float = 0.0, activation: str = "relu", le
     jump: there is no largest learning rate then, only a worse overlap. Not in the paper, which takes R = 1.
 
     Raises:
-        ValueError: If an argument makes no sense, or η is so large that nothing is learned.
+        ValueError: If an argument is invalid, or η is so large that nothing is learned.
     """
     check_setting("bn", eta, zeta, activation)
     check_size(length, "length")
@@ -157,12 +157,12 @@ def _gamma(overlap: float, zeta: float, activation: str) -> float:
 
 
 def _held(whole: Array, method: str) -> Array:
-    """The part of the Jacobian that belongs to (γ, R); SGD has no γ, and its L is what the gradient moves."""
+    """The rows and columns of (γ, R) in the Jacobian; for SGD, which has no γ, those of (R, L)."""
     return whole[1:, 1:] if method == "sgd" else whole[:2, :2]
 
 
 def _of_two(matrix: Array) -> Eigenvalues:
-    """The eigenvalues of a 2×2 matrix, that of the larger real part first, the small one as exact as the large one."""
+    """The eigenvalues of a 2×2 matrix, the larger real part first; the small one is as accurate as the large one."""
     (a, b), (c, d) = matrix.tolist()
     middle, inside = (a + d) / 2, ((a - d) / 2) ** 2 + b * c
     if inside < 0:
