@@ -1,11 +1,11 @@
-"""A guess at what was meant by a name that there is not."""
+"""Suggests a known name for an unknown one."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The name that this one resembles most, whatever is in capitals; None if none is as near as `cutoff`.
+    """The most similar of the known names, ignoring case; None if none is as similar as `cutoff`.
 
     >>> nearest("BNP", ["bn", "bnp"])
     'bnp'

@@ -20,7 +20,7 @@ _NOT_THE_USERS = (
 
 
 class TrimtabWarning(UserWarning):
-    """Something a user should know of that does not stop the training."""
+    """A warning about the training, which goes on."""
 
 
 def warn_user(message: str, category: type[Warning] = TrimtabWarning) -> None:

@@ -1,4 +1,4 @@
-"""The probes of the lab in one table: what each is called, what makes it, what draws it. For all rooms.
+"""The registry of the lab's probes: the name, factory and figures of each. For all rooms.
 
 Factories and figures are named as `module:function` and imported when they are needed: training and report must not
 import each other, and listing the names must need neither torch nor matplotlib.

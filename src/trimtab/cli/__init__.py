@@ -31,7 +31,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _ending_at_once() -> Iterator[None]:
-    """Within, a signal ends the process with one sentence.
+    """While this is active, a signal ends the process with one sentence.
 
     During imports an exception would not do: Python and torch run code in which it is printed and passed over. What
     the process ignores, as it does under nohup, it goes on ignoring.

@@ -1,4 +1,4 @@
-"""What the commands have in common."""
+"""Shared parts of the commands: errors, flags, types of arguments."""
 
 import argparse
 import math
@@ -33,7 +33,7 @@ FAILED = 1
 
 
 class CommandError(Exception):
-    """What a user can mend, in one sentence, with the exit status."""
+    """An error that the user can fix: one sentence, and the exit status."""
 
     def __init__(self, sentence: str, status: int = REFUSED) -> None:
         super().__init__(sentence)
@@ -41,12 +41,12 @@ class CommandError(Exception):
 
 
 class Terminated(BaseException):
-    """SIGTERM, by which a cluster or a container tells to end."""
+    """Raised on SIGTERM, the signal by which a cluster or a container ends a process."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM is an exception, so that what is under way is saved."""
+    """Raise `Terminated` on SIGTERM while the context is active, so that a run can be saved."""
 
     def end(number: int, frame: object) -> None:
         raise Terminated
@@ -64,11 +64,11 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def resumable(out: Path, go_on: str) -> Iterator[None]:
-    """Within, work is done that can be gone on with; what stops it is a sentence that says how.
+    """Turn interruptions of resumable work into a sentence that says how to resume.
 
     Args:
         out: The folder that is written to.
-        go_on: How, as in "go on with the same command".
+        go_on: How to resume, as in "go on with the same command".
     """
     try:
         yield
@@ -96,7 +96,7 @@ def one_line(sentence: str) -> str:
 
 
 def need(*modules: str) -> None:
-    """Say what is missing. What belongs to the lab is imported where it is used, so that the library does without."""
+    """Refuse to go on without these modules, naming the extra that has them. The library alone does not need them."""
     missing = [PACKAGES[module] for module in modules if find_spec(module) is None]
     if missing:
         them = "it" if len(missing) == 1 else "them"
@@ -138,7 +138,7 @@ def add_settings(parser: "Parser", without: Collection[str] = ()) -> None:
 
 
 def _default(setting: "SettingInfo", recipe: Mapping[str, Any]) -> str:
-    """What holds if a setting is not given, in words."""
+    """The default of a setting, in words."""
     if setting.default is not None:
         return _value(setting.default)
     if setting.unset:
@@ -180,7 +180,7 @@ def flagged_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def size(number: float) -> str:
-    """Bytes for a person.
+    """A number of bytes, for people.
 
     >>> size(1234567)
     '1 MB'
@@ -204,7 +204,7 @@ def typed() -> str:
 
 
 def add_machine(parser: "Parser") -> None:
-    """Where to train, and on what."""
+    """Add the flags for the device and the folder of the data sets."""
     parser.add_argument("--device", metavar="{cpu,cuda}", help="where to train (default: cuda if there is one)")
     add_data_root(parser)
 

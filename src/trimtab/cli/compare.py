@@ -146,7 +146,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    """Any other."""
+    """Any other comparison."""
     need(*LAB)
     from trimtab.training.grid import Grid
 
@@ -177,7 +177,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> int:
-    """Train and test, then show what came out."""
+    """Train and test, then print the results and write the page."""
     from trimtab.cli.display import display_comparison
     from trimtab.cli.terminal import Terminal
     from trimtab.report import collect, conclusion, table, write_page

@@ -1,4 +1,4 @@
-"""`trimtab data`: what is there, and getting what is not."""
+"""`trimtab data`: lists, downloads and verifies data sets."""
 
 import argparse
 from pathlib import Path

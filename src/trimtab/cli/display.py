@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: a bar on a terminal, else a line every so often."""
+"""The progress display: a bar on a terminal, otherwise a line from time to time."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,7 @@ def _bar_or_lines(console: Terminal, prefix: str) -> Iterator[Show]:
 
 
 class _Lines:
-    """Prints a line now and then, as a file of nohup or Slurm can take them."""
+    """Prints a line from time to time, for output that goes to a file."""
 
     def __init__(self, console: Terminal, prefix: str) -> None:
         self._console, self._prefix = console, prefix

@@ -1,4 +1,4 @@
-"""Names with what is to be said of each, for a terminal of any width."""
+"""Prints names with descriptions, for a terminal of any width."""
 
 from collections.abc import Iterable
 

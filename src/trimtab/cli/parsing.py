@@ -1,4 +1,4 @@
-"""argparse, with sentences for what is wrong, and with a record of what was declared."""
+"""argparse with clearer errors, and with a record of all arguments, for shell completion."""
 
 import argparse
 from typing import Any, NoReturn, Protocol

@@ -159,7 +159,7 @@ def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, 
 
 
 def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:
-    """One run; one that is finished stays, and one that was stopped goes on."""
+    """Train one run. A finished one is left as it is, and one that was stopped is resumed."""
     from trimtab.cli.display import display
     from trimtab.training.launch import launch
 

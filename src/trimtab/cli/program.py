@@ -87,7 +87,7 @@ def _command(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Within, a warning of ours is one line without a line of code: the person who reads it has written none."""
+    """Print warnings of ours as one line without source code: the user of a command has written none."""
     before = warnings.formatwarning
 
     def plain(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
@@ -107,7 +107,7 @@ def _fail(sentence: str, status: int) -> int:
 
 
 def _flushed_or_silenced(stream: TextIO | None) -> None:
-    """Write what is left; to a closed pipe or a full disk that would fail once more when Python ends."""
+    """Flush a stream. If that fails (closed pipe, full disk), silence it, since Python would flush again at exit."""
     if stream is None:
         return
     try:

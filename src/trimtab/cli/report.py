@@ -1,4 +1,4 @@
-"""`trimtab report`: records in, a page out."""
+"""`trimtab report`: writes a page from records."""
 
 import argparse
 import sys

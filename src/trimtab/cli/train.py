@@ -1,4 +1,4 @@
-"""`trimtab train`: from what a person typed to a run in its folder."""
+"""`trimtab train`: trains a network in the folder of a run."""
 
 import argparse
 import json
@@ -122,7 +122,7 @@ def resuming(options: argparse.Namespace, out: Path) -> str:
 
 
 def default_name(settings: "Settings") -> str:
-    """A folder name that tells the run."""
+    """A folder name that identifies the run."""
     parts = (settings.data, settings.network, settings.method, f"b{settings.batch_size}", f"s{settings.seed}")
     return "-".join(parts)
 
@@ -137,7 +137,7 @@ def sentence(ending: "Ending", session: "Session", out: Path, go_on: str) -> str
 
 
 def summary(ending: "Ending", session: "Session", out: Path) -> str:
-    """How a run ended, for a program: one JSON object, in which what is not finite is null."""
+    """How a run ended, as a JSON object; numbers that are not finite are null."""
     last = ending.evaluations[-1] if ending.evaluations else None
     evaluated = last and {name: value for name, value in asdict(last).items() if name != "seconds"}
     return json.dumps(

@@ -66,7 +66,7 @@ def load(name: str, root: Path | None = None, *, check: bool = True) -> Dataset:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no data set.
+    """Refuse an unknown name.
 
     Raises:
         ValueError: There is none of this name.

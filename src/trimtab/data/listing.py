@@ -1,4 +1,4 @@
-"""What is there of the data sets, by a look at each file's ends: checksums are left to `verify_files`."""
+"""Lists which data sets are present, by a quick look at each file; `verify_files` compares checksums."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where data sets lie."""
+"""The folders of data sets."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Files on servers, by HTTP: asked for from a certain byte on, with every failure told in a few words."""
+"""Downloads by HTTP, also from a certain byte on; every failure is an error of a few words."""
 
 import re
 from collections.abc import Iterator

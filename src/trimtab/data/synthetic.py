@@ -1,4 +1,4 @@
-"""Data that are drawn, not read."""
+"""Synthetic data."""
 
 import torch
 from torch import Tensor

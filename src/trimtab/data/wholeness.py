@@ -1,4 +1,4 @@
-"""Whether a file of a data set is whole, which a look at its two ends nearly always tells."""
+"""Checks whether a file of a data set is complete, nearly always by its first and last bytes alone."""
 
 import gzip
 import zlib

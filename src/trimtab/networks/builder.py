@@ -1,4 +1,4 @@
-"""Layers with a normalization at their places: the one spot that knows about biases, dropout and weight norm."""
+"""Makes layers with their normalization. Only this file decides about biases, dropout and weight norm."""
 
 from collections.abc import Callable, Collection
 
@@ -30,7 +30,7 @@ class Builder:
         spare_biases: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        """Start at place 0.
+        """Prepare the first layer.
 
         Args:
             network: The network's name.

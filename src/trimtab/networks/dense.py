@@ -31,7 +31,7 @@ def mlp(builder: Builder, shape: tuple[int, ...], classes: int, *, hidden: tuple
 def dln25(builder: Builder, shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """The deep linear network of 25 square layers (landscape, App. A.1).
 
-    There are no biases, as in ‖W₁…W_k x − Ax‖². The paper does not say where its BatchNorm progress: we put it between
+    There are no biases, as in ‖W₁…W_k x − Ax‖². The paper does not say where its BatchNorm stands: we put it between
     the layers, 24 places, and not after the last, whose output has to fit Ax at any scale.
     """
     if shape != (classes,):

@@ -1,4 +1,4 @@
-"""How weights and biases are drawn."""
+"""Initialization of weights and biases."""
 
 import math
 
@@ -14,14 +14,14 @@ INITS = {
 def initialize(
     layer: nn.Conv2d | nn.Linear, init: str, *, scale: float = 1.0, sigma_w2: float = 2.0, sigma_b2: float = 0.5
 ) -> None:
-    """Draw a layer's weight and bias anew.
+    """Initialize the weight and the bias of a layer.
 
     The fan-in of a convolution counts its kernel sites, as `N_l = C_l |F_{l+1}|` of the meanfield paper does.
 
     Args:
         layer: A convolution or dense layer.
         init: A name in `INITS`.
-        scale: What the weights drawn, but not the biases, are multiplied with.
+        scale: A factor for the weights, but not the biases.
         sigma_w2: The weights' variance times fan-in, for `meanfield`.
         sigma_b2: The biases' variance, for `meanfield`.
     """

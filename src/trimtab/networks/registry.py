@@ -23,13 +23,13 @@ STEMS = ("cifar", "imagenet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """One entry.
+    """A network of the registry.
 
     Attributes:
         description: One line.
         make: Called with a builder, the input's shape, the number of classes and, if `has_stem`, the stem.
         init: The initialization of its paper.
-        input_shape: What it is for, if nothing else is said.
+        input_shape: The default shape of one input.
         before_activation: Whether the norm stands before the activation whatever the `Norm` says, as published.
         spare_biases: Whether convolutions have no bias where the next norm takes it away, as published.
         has_stem: Whether there is a choice of stems.
@@ -136,7 +136,7 @@ def build(
         classes: The number of outputs.
         norm_layers: The places, counted from 0 in forward order, that get the norm; None: all of them.
         init: `glorot`, `he` or `meanfield`; None: as the network's paper says.
-        init_scale: What the weights drawn are multiplied with; biases are not.
+        init_scale: A factor for the initial weights, but not the biases.
         conv_bias: Whether convolutions have a bias. None: they do, except in residual networks where the norm that
             follows takes it away, as published.
         stem: For `resnet18` and `preact18`: 3×3 with stride 1, or 7×7 with stride 2 and pooling.
@@ -145,7 +145,7 @@ def build(
         sigma_b2: For the initialization `meanfield`: the biases' variance.
 
     Raises:
-        ValueError: For an unknown name, a norm or a setting that makes no sense for the network.
+        ValueError: For an unknown name, and for a norm or a setting that the network cannot have.
     """
     network = _find(name)
     init = network.init if init is None else init

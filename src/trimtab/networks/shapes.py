@@ -1,4 +1,4 @@
-"""What is left of an image after convolutions and poolings."""
+"""The size of an image after convolutions and poolings."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def image(network: str, shape: Sequence[int]) -> tuple[int, int, int]:
-    """Channels, height and width of an input shape, if it is an image's."""
+    """Channels, height and width of an input shape, which must be that of an image."""
     if len(shape) != 3:
         raise ValueError(f"{network} takes images: input_shape must be (channels, height, width), not {tuple(shape)}.")
     channels, height, width = shape
@@ -15,10 +15,10 @@ def image(network: str, shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def flattened(network: str, layers: Sequence[nn.Module], shape: Sequence[int]) -> int:
-    """How many numbers the last of the layers puts out for one image.
+    """The number of outputs of the last layer for one image.
 
     Raises:
-        ValueError: If nothing is left of the image, saying the smallest size of which something is.
+        ValueError: If the image is too small; the error says the smallest size.
     """
     height, width = _size(layers, shape[1]), _size(layers, shape[2])
     if height < 1 or width < 1:

@@ -1,4 +1,4 @@
-"""The distribution of what layers put out: its moments, its histogram, and how both move during training."""
+"""The distribution of the outputs of layers: moments, histograms, and how they change during training."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ class LayerActivations(Distribution):
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationsResult(Result):
-    """What layers put out for one batch.
+    """The outputs of layers for one batch.
 
     Attributes:
         loss: The loss of the batch.
@@ -100,7 +100,7 @@ class Activations(Probe[ActivationsResult]):
         statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
-        ValueError: If an option has no meaning.
+        ValueError: If an option is invalid.
     """
 
     name: ClassVar[str] = "activations"
@@ -181,7 +181,7 @@ def moment_change(before: ActivationsResult, after: ActivationsResult) -> tuple[
 
 @contextmanager
 def _record_outputs(modules: dict[str, nn.Module], outputs: dict[str, list[Tensor]]) -> Iterator[None]:
-    """Within, outputs of the modules are copied, as rows of channels."""
+    """Record copies of the outputs of these modules, as rows of channels, while this is active."""
 
     def record(name: str, module: nn.Module, args: Any, output: Any) -> None:
         values = output if isinstance(output, tuple | list) else (output,)

@@ -75,7 +75,7 @@ class CovariateShift(Probe[CovariateShiftResult]):
         statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
-        ValueError: If an option has no meaning.
+        ValueError: If an option is invalid.
     """
 
     name: ClassVar[str] = "shift"

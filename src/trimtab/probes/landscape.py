@@ -25,9 +25,9 @@ DLN_MULTIPLES = tuple(0.01 + 29.99 * i / 7 for i in range(8))
 
 @dataclass(frozen=True, kw_only=True)
 class LandscapeResult(Result):
-    """What a walk from the parameters θ to θ − s·η·d has met, for several s; d is the gradient, or drawn.
+    """Losses and gradients at the points θ − s·η·d for several s; θ are the parameters, d is the gradient or random.
 
-    At a point where the training would be lost the numbers are infinite or NaN, as they came. The properties count
+    At a point where the loss diverges the numbers are infinite or NaN. The properties count
     each of those as infinite, so that an infinite end of a range says that some point is such.
 
     Attributes:
@@ -119,7 +119,7 @@ class Landscape(Probe[LandscapeResult]):
         statistics: What layers that normalize by the batch do; see `IsolatedModel`.
 
     Raises:
-        ValueError: If an option has no meaning.
+        ValueError: If an option is invalid.
     """
 
     name: ClassVar[str] = "landscape"
@@ -147,7 +147,7 @@ class Landscape(Probe[LandscapeResult]):
         options.check_statistics(self)
 
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> LandscapeResult:
-        """Walk.
+        """Measure loss and gradient at each point.
 
         Raises:
             CannotMeasure: If loss or gradient are not finite at θ, or there is no way to go.

@@ -15,7 +15,7 @@ CallObserver = Callable[[str, nn.Module, Tensor, Tensor], Tensor | None]
 
 @contextmanager
 def observe_calls(layers: Mapping[str, nn.Module], observer: CallObserver) -> Iterator[None]:
-    """Within, call a function for each call of these layers; no hook stays behind.
+    """Call a function for each call of these layers while this is active; hooks are removed afterwards.
 
     What a backward computes again (checkpointing) is not observed a second time. Nor are calls whose input or output is
     not one dense tensor.

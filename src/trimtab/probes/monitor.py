@@ -1,4 +1,4 @@
-"""Runs probes in a training loop, from time to time, and writes down what they find."""
+"""Runs probes in a training loop, every so many steps, and records their results."""
 
 import time
 from collections.abc import Collection, Iterable

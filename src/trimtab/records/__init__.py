@@ -1,4 +1,4 @@
-"""What happened, as plain data (standard library only)."""
+"""Records of runs and comparisons, as plain data (standard library only)."""
 
 from trimtab.records.atomic import UNFINISHED, whole_file
 from trimtab.records.checking import checked, shown

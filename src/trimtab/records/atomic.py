@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are written completely or not at all."""
 
 import errno
 import os
@@ -13,9 +13,9 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to. It is moved to its place at the end; what fails leaves nothing behind.
+    """Open a file for writing. It gets its name when it is complete; after a failure nothing is left.
 
-    A link is followed. What is there and is not a plain file (a folder, a device) is left alone.
+    A link is followed. An existing folder or device of that name is not replaced.
 
     Raises:
         OSError: If the file cannot be written.

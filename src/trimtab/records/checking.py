@@ -1,4 +1,4 @@
-"""Plain data into records: what a file holds may be anything."""
+"""Turns plain data into records; the data of a file may be anything, so each field is checked."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _RANGES: dict[str, tuple[Any, Any, str]] = {
 
 
 def checked(cls: type[T], content: Mapping[str, Any]) -> T:
-    """A record of a class, whose fields are what they are said to be.
+    """A record of a class, with every field checked against its type.
 
     Raises:
         ValueError: If one is missing, not known, of another type, or impossible; the sentence names it.
@@ -37,7 +37,7 @@ def checked(cls: type[T], content: Mapping[str, Any]) -> T:
 
 
 def shown(value: object) -> str:
-    """A value for a sentence: not longer than that takes."""
+    """A value for an error message, shortened."""
     try:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
     except (ValueError, RecursionError):  # a number of thousands of digits, a list in a list in a list ...
@@ -53,7 +53,7 @@ def _fields(cls: Any) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _wanted(name: str, value: Any, hint: Any) -> str:
-    """What a value should be, in words; empty if it is."""
+    """What a value should be, in words; empty if the value is valid."""
     if get_origin(hint) in (Union, types.UnionType):
         if value is None:
             return ""

@@ -43,7 +43,7 @@ class Trial:
         seed: Its seed.
         value: Accuracy (in regression: loss) on test data at the end. A run that diverged counts as one that guesses,
             in regression as an infinite loss.
-        diverged: Whether it did.
+        diverged: Whether the run diverged.
         run: The name of its folder.
     """
 
@@ -88,7 +88,7 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Their mean; None without any."""
+        """The mean of the values; None if there are none."""
         return fmean(self.values) if self.trials else None
 
     @property
@@ -100,10 +100,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All cells, with what is needed to have them again. No times: going on after a stop gives the same.
+    """All cells, with the command that repeats them. No times: a comparison that was stopped and resumed is the same.
 
     Attributes:
-        command: What to type.
+        command: The command that was typed.
         data: The data set's name.
         parts: How many samples are trained on, validated on and tested on.
         metric: `accuracy`, or `loss` in regression.
@@ -112,7 +112,7 @@ class Comparison:
         side_by_side: How many runs shared the machine at a time.
         seeds: How many runs there are to be at the chosen learning rate.
         finished: Whether all runs are done.
-        cells: The outcomes.
+        cells: The results.
         conclusion: What they show, in a few sentences.
         notes: What else there is to know about how it was done, such as settings that a method cannot have.
     """
@@ -140,7 +140,7 @@ class Comparison:
         return json.dumps(content, indent=2, allow_nan=False)
 
     def write(self, folder: Path) -> None:
-        """Put it into a folder, whole or not at all."""
+        """Write it to a folder, completely or not at all."""
         with whole_file(folder / RESULTS) as file:
             file.write(self.to_json().encode() + b"\n")
 

@@ -29,9 +29,9 @@ class RunStarted:
         command: What was typed.
         machine: The hardware.
         versions: Of trimtab, torch and Python.
-        parameters: How many the network has.
+        parameters: The number of parameters of the network.
         execution: How the steps are taken: eagerly or captured, by which kernels, in which precision.
-        defaults: The names of the settings that nobody asked for, so that they are what they always are.
+        defaults: The names of the settings that were left at their defaults.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -46,7 +46,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run goes on from a checkpoint; `changed` are settings that are others from now on, as in a longer run."""
+    """A run was resumed from a checkpoint; `changed` are the settings that changed then, such as a larger length."""
 
     kind: ClassVar[str] = "resumed"
     step: int
@@ -79,7 +79,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The network on data it does not train on.
+    """An evaluation of the network on validation or test data.
 
     Attributes:
         step: Steps taken so far.
@@ -101,13 +101,13 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Something was measured on the network, its loss and the batch of the next step.
+    """The result of a probe, measured on the network with the batch of the next step.
 
     Attributes:
         step: Steps taken so far.
-        probe: What was measured.
-        result: What was found; `problem` in it says why there is nothing, if so.
-        seconds: What the measurement took.
+        probe: The name of the probe.
+        result: The result; if there is none, `problem` in it says why.
+        seconds: The time of the measurement.
     """
 
     kind: ClassVar[str] = "probed"
@@ -137,7 +137,7 @@ class EventLog:
     """Appends events to a file."""
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        """Open the file; of one that is there, keep the first so many bytes (None: start anew).
+        """Open the file; `keep` is the number of bytes to keep of an existing one (None: replace it).
 
         Raises:
             ValueError: If there are not so many, or if they do not end with an event.
@@ -167,7 +167,7 @@ class EventLog:
         self._file.flush()
 
     def position(self) -> int:
-        """The length of the file so far, safely on the disk."""
+        """Flush the file to disk, and return its length."""
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -209,7 +209,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _encoded(value: Any) -> Any:
-    """JSON has no infinities and NaN; as words they come back."""
+    """Encode infinities and NaN, which JSON does not have, as strings."""
     if isinstance(value, dict):
         return {name: _encoded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

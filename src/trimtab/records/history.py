@@ -1,4 +1,4 @@
-"""A training run as its records tell it."""
+"""The records of a training run."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ RENAMED_SETTINGS = {"step": "step_mode"}
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that a run has written down so far.
+    """All records of a run so far.
 
     Attributes:
-        folder: Where.
+        folder: The folder of the run.
         started: How it began, with its settings (the last ones, if it was made longer) under their current names.
         trained: The stretches of training.
         evaluated: The evaluations.
@@ -35,7 +35,7 @@ class History:
         """The history in a folder.
 
         Raises:
-            ValueError: If there is none, or if its records are not a run's.
+            ValueError: If there is none, or if the records are not those of a run.
         """
         path = folder / EVENTS
         try:

@@ -10,14 +10,14 @@ from trimtab.data import Batches
 
 
 class BatchStream:
-    """Gives each step its batch.
+    """The batch of each step.
 
     The generator draws the order of an epoch and its augmentation. Its state at the beginning of the epoch is kept, so
-    that a run that was stopped within an epoch draws the same epoch again and skips what it has had.
+    that a run that was stopped within an epoch draws the same epoch again and skips the batches it has had.
     """
 
     def __init__(self, batches: Batches, generator: torch.Generator, memory_format: torch.memory_format) -> None:
-        """ComparisonProgress before the first step.
+        """Start before the first step.
 
         Args:
             batches: The training data, which draw from this generator.

@@ -1,4 +1,4 @@
-"""What a run is built of, from its settings."""
+"""Builds the parts of a run from its settings."""
 
 import torch
 from torch import nn

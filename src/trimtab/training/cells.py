@@ -11,7 +11,7 @@ from trimtab.training.workers.task import Outcome
 
 
 def cell_of(setup: Setup, outcomes: Mapping[str, Outcome], classes: int) -> Cell:
-    """What is known of a setup so far; the learning rate is chosen when all candidates are known."""
+    """The results of a setup so far; the learning rate is chosen when all candidates have been trained."""
     tuning = [(run, outcomes[run.name]) for run in setup.tuning() if run.name in outcomes]
     cell = Cell(
         setup.settings.network,

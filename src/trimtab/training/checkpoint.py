@@ -1,4 +1,4 @@
-"""A run's state on the disk: whole or not there."""
+"""Checkpoints: the state of a run in a file, written completely or not at all."""
 
 import errno
 import warnings
@@ -13,7 +13,7 @@ SCHEMA = 1
 
 
 class Damaged(ValueError):  # noqa: N818
-    """A file that is no checkpoint, or none any more."""
+    """A file that is not a checkpoint, or is damaged."""
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

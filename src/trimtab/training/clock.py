@@ -15,7 +15,7 @@ class Clock:
     """
 
     def __init__(self, wait: Callable[[], None]) -> None:
-        """ComparisonProgress at 0.
+        """Start at 0 seconds, not running.
 
         Args:
             wait: Waits until the device has done its work.
@@ -25,12 +25,12 @@ class Clock:
         self._started: float | None = None
 
     def start(self) -> None:
-        """Run, if it does not."""
+        """Start, unless it runs already."""
         if self._started is None:
             self._started = time.monotonic()
 
     def stop(self) -> None:
-        """ComparisonProgress, if it runs, when all that was asked for is done."""
+        """Stop, if it runs, after the device has finished its work."""
         if self._started is not None:
             self._wait()
             self.seconds += time.monotonic() - self._started

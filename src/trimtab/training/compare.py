@@ -1,4 +1,4 @@
-"""Which method is better here?
+"""Runs a comparison of methods.
 
 For every network, batch size and method the learning rate is chosen on validation data, among equally many candidates
 for each; when all are chosen, new seeds are trained at these rates and tested. Nothing is chosen by test data.
@@ -28,7 +28,7 @@ from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 @dataclass(frozen=True, slots=True)
 class ComparisonProgress:
-    """How far a comparison is: steps done, all steps, and what is being done."""
+    """The progress of a comparison: steps done, all steps, and which phase it is in."""
 
     done: int
     total: int
@@ -51,18 +51,18 @@ class ComparisonRunner:
         force: bool = False,
         show: Callable[[ComparisonProgress], None] | None = None,
     ) -> None:
-        """Read the data and lay out the runs; nothing is written yet.
+        """Read the data and plan the runs; nothing is written yet.
 
         Args:
             grid: What is compared.
-            out: The folder.
-            command: What was typed.
-            device: Where to train.
+            out: The folder for runs and results.
+            command: The command that was typed, for the records.
+            device: The device to train on.
             data_root: The folder of the data sets.
             jobs: Runs at a time; None: as many as do not slow each other down.
-            threads: Of each run. Results depend on it in the last digits, as they do on the hardware.
-            force: Whether to do all runs anew.
-            show: Called with how far it is.
+            threads: Threads of each run. Results depend on their number in the last digits, as they do on the hardware.
+            force: Whether to repeat runs that are done.
+            show: Called with the progress.
 
         Raises:
             ValueError: If something about the grid, the data or the folder is wrong.
@@ -88,10 +88,10 @@ class ComparisonRunner:
         return left_out_notes(unused_by(self._grid.shared, self._grid.methods))
 
     def run(self, conclude: Callable[[Comparison], str]) -> Comparison:
-        """Do what is left to do.
+        """Train what is not trained yet.
 
         Args:
-            conclude: Says what a finished comparison shows.
+            conclude: Returns the conclusion of a finished comparison, in sentences.
 
         Raises:
             ValueError: If another process is at work in the folder, or no method can train.
@@ -121,10 +121,10 @@ class ComparisonRunner:
             return self._write(replace(comparison, conclusion=conclude(comparison)))
 
     def estimate(self) -> tuple[Estimate, dict[str, str]]:
-        """What is left to do, from a few steps of each; nothing is written.
+        """Estimate the time and memory of the runs that are left, from a few steps of each; nothing is written.
 
         Returns:
-            The estimate, and by setup why it cannot train.
+            The estimate, and for each setup that cannot be trained the reason.
         """
         if not self._force:
             self._recall(self._tuning(), tidy=False)
@@ -169,7 +169,7 @@ class ComparisonRunner:
                 folder.rmdir()
 
     def _recall(self, runs: Sequence[PlannedRun], *, tidy: bool = True) -> None:
-        """What was done before."""
+        """Read the outcomes of runs that were done before."""
         for run in runs:
             outcome = outcome_of(self._out / RUNS / run.name, run.settings, tidy=tidy)
             if outcome is not None:
@@ -177,7 +177,7 @@ class ComparisonRunner:
                 self._steps[run.name] = run.steps
 
     def _train(self, doing: str, runs: Sequence[PlannedRun], pool: WorkerPool) -> None:
-        """What is left of some runs, the longest first, so that no core waits for another at the end."""
+        """Train those runs that have no outcome yet: the longest first, so that no core is idle at the end."""
         self._doing = doing
         left = sorted((run for run in runs if run.name not in self._outcomes), key=lambda run: -run.steps)
         if left:
@@ -216,7 +216,7 @@ class ComparisonRunner:
         )
 
     def _with_machines(self, comparison: Comparison) -> Comparison:
-        """With the machines and versions of the runs, which may have been done elsewhere and earlier."""
+        """Add the machines and versions of the runs, which may have been trained elsewhere and earlier."""
         names = [trial.run for cell in comparison.cells for trial in cell.trials]
         starts = [History.read(self._out / RUNS / name).started for name in names]
         versions = {

@@ -1,4 +1,4 @@
-"""Settings in a YAML file: names with values, one to a line, and nothing else that YAML can do."""
+"""Settings in a YAML file: a flat mapping of names to values. Nothing else of YAML is accepted."""
 
 import codecs
 import re
@@ -59,7 +59,7 @@ def _text(content: bytes, path: Path) -> str:
 
 
 def _check_depth(content: str, path: Path) -> None:
-    """Refuse what is nested or refers to itself, before anything follows it, which may take forever."""
+    """Refuse nested or self-referencing content before it is loaded, since loading it may take forever."""
     depth = 0
     for event in yaml.parse(content, Loader=yaml.SafeLoader):
         line = event.start_mark.line + 1

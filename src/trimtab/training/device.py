@@ -6,12 +6,12 @@ from trimtab.records import machine
 
 
 def hardware(device: torch.device) -> str:
-    """What trains there, in a few words."""
+    """The name of the hardware, in a few words."""
     return f"{torch.cuda.get_device_name(device)}, {machine()}" if device.type == "cuda" else machine()
 
 
 def device_named(name: str | None) -> torch.device:
-    """The device to train on: a GPU if there is one and nothing else is asked for."""
+    """The device of that name; without a name a GPU if there is one, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,4 +1,4 @@
-"""What runs will take, from a few steps of each that are really taken. Nothing is written."""
+"""Estimates time, memory and disk space of runs, by taking a few steps of each. Nothing is written."""
 
 import io
 import sys
@@ -32,11 +32,11 @@ RECORD_BYTES = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a run takes.
+    """The cost of a run.
 
     Attributes:
-        steps: That are left to take.
-        start: Seconds before steps come at their pace: kernels are chosen and code is compiled.
+        steps: Steps that are left.
+        start: Seconds of the first steps beyond the usual time, in which kernels are chosen and code is compiled.
         step: Seconds of a step.
         evaluation: Seconds of an evaluation.
         evaluations: How many are left.
@@ -44,8 +44,8 @@ class Cost:
         measurements: How many are left.
         memory: Bytes that the process has needed, on a GPU those of the GPU.
         on_gpu: Whether it is on one.
-        checkpoint: Bytes.
-        records: Bytes that are written until the end.
+        checkpoint: Bytes of a checkpoint.
+        records: Bytes of the records until the end.
     """
 
     steps: int
@@ -62,22 +62,22 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The total time."""
         steps = self.start + self.steps * self.step
         return steps + self.evaluations * self.evaluation + self.measurements * self.measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What all runs of a command take.
+    """The cost of all runs of a command.
 
     Attributes:
         runs: How many are left to do.
-        steps: Of all of them together.
+        steps: The steps of all of them.
         seconds: Until they are done.
         memory: Bytes, of those that go side by side together; on a GPU those of the GPU.
         disk: Bytes at most: checkpoints, two of each run under way, and records.
-        at_a_time: Runs.
+        at_a_time: How many runs are trained at the same time.
         on_gpu: Whether the memory is that of a GPU.
     """
 
@@ -94,7 +94,7 @@ def cost(session: Session) -> Cost:
     """Take a few steps of a run, evaluate a little, and measure once if something is measured.
 
     Args:
-        session: What is trained, where it is now; it is of no use afterwards.
+        session: The run, at its current step; it cannot be trained further afterwards.
 
     Raises:
         ValueError: If the run cannot be trained.

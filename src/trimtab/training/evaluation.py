@@ -24,13 +24,13 @@ class Evaluator:
     """
 
     def __init__(self, model: nn.Module, objective: Objective, batches: Batches, *, run_uncompiled: bool) -> None:
-        """Evaluate nothing yet.
+        """Prepare the evaluation.
 
         Args:
             model: The network.
             objective: Its loss.
             batches: The data that it is evaluated on.
-            run_uncompiled: Whether a model that was compiled in place shall run as it was written.
+            run_uncompiled: Whether to run the original code of a model that was compiled in place.
         """
         self.batches = batches
         self._model, self._objective, self._run_uncompiled = model, objective, run_uncompiled

@@ -1,4 +1,4 @@
-"""Going on with a run, also for longer than it was planned."""
+"""Resuming a run, possibly with more steps than it was planned for."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,17 +12,17 @@ LENGTH = ("epochs", "steps")
 
 
 class OtherSettings(ValueError):  # noqa: N818
-    """A run that cannot be gone on with because its settings are others."""
+    """A run that cannot be resumed because its settings differ."""
 
 
 def lengthened(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """With the length that is given, if one is: steps and epochs are two ways to say one thing."""
+    """The settings with the length that was given, if any: steps replace epochs, and epochs replace steps."""
     length = {name: given[name] for name in LENGTH if given.get(name) is not None}
     return replace(settings, epochs=length.get("epochs"), steps=length.get("steps")) if length else settings
 
 
 def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, where: str) -> dict[str, Any]:
-    """What a run that was saved with some settings gets when it goes on with others: a larger length, or nothing.
+    """The settings that change when a saved run is resumed with other settings: only its length may grow.
 
     The learning rate must not depend on the length. The longer run is then, to the bit, the one that was so long from
     the beginning; only records and evaluations that are spread evenly over the run come at other steps.

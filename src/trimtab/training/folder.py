@@ -1,4 +1,4 @@
-"""The folder of a run: which settings it has, whose it is, who is at work in it."""
+"""The folder of a run: its settings, whether it may be used, and a lock against other processes."""
 
 import os
 import time
@@ -30,9 +30,9 @@ NAMED = 4
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and have it for oneself; the system gives it free when the process ends, however it ends.
+    """Make a folder and lock it for this process; the lock ends with the process, however that ends.
 
-    If what is done within fails and leaves nothing in the folder, then the folder does not stay either.
+    If the block fails and leaves the folder empty, the folder is removed.
 
     Raises:
         ValueError: If the folder cannot be made, or another process is at work in it.
@@ -89,7 +89,7 @@ def begin(folder: Path, settings: Settings, *, force: bool) -> None:
 
 
 def check_free(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that holds a run, unless that shall be overwritten, or something that is not ours."""
+    """Refuse a folder that holds a run, unless `force` allows to overwrite it, or other files."""
     if not folder.exists():
         return
     ours = any((folder / name).exists() for name in FILES)
@@ -102,13 +102,13 @@ def check_free(folder: Path, *, force: bool) -> None:
 
 
 def _check_settings(folder: Path) -> None:
-    """Refuse a run that has lost its settings, without which it can only be begun anew."""
+    """Refuse a run whose settings file is missing, so that it cannot be resumed."""
     if not (folder / SETTINGS).exists() and any((folder / name).exists() for name in FILES):
         raise ValueError(f"the run in {folder} cannot be gone on with: its {SETTINGS} is missing; {ANEW}")
 
 
 def check_unended(folder: Path) -> None:
-    """Refuse to go on with a run that has ended and has no checkpoint, which would be to train it once more."""
+    """Refuse to resume a run that has ended and has no checkpoint: it would be trained a second time."""
     try:
         ended = History.read(folder).ended
     except ValueError:  # there are no records that say so
@@ -118,14 +118,14 @@ def check_unended(folder: Path) -> None:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    """Put the settings of a run into its folder, in the place of others."""
+    """Write the settings of a run into its folder, replacing others."""
     content = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(settings).items()}
     with whole_file(folder / SETTINGS) as file:
         file.write(yaml.safe_dump(content, sort_keys=False).encode())
 
 
 def holds(folder: Path, settings: Settings) -> bool:
-    """Whether a folder holds a run, begun or done, of just these settings, but for those that may change."""
+    """Whether a folder holds a run with these settings, apart from those that may change."""
     try:
         saved = Settings(**read_settings(folder / SETTINGS))
         return replace(saved, **{name: getattr(settings, name) for name in CHANGEABLE}) == settings
@@ -134,7 +134,7 @@ def holds(folder: Path, settings: Settings) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Take a run's files away; the settings last, since a folder is known as a run's by them."""
+    """Remove the files of a run; the settings last, since they mark the folder as that of a run."""
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
@@ -161,7 +161,7 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
 
 
 def _whole_settings(path: Path) -> Settings:
-    """The settings of a run as they were written: all of them, with nothing left to recipes."""
+    """The settings of a run from its file, which must have all of them."""
     content = read_settings(path)
     settings = Settings(**content)
     whole = resolve(settings)

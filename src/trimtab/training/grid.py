@@ -1,4 +1,4 @@
-"""What a comparison consists of: cells, candidates for the learning rate, runs."""
+"""The plan of a comparison: setups, candidates for the learning rate, runs."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class Grid:
         seeds: Runs at the chosen learning rate.
         validation: Samples to choose it on; None: a tenth of the training data if there is something to choose, else 0.
         evaluations: How often the runs at the chosen learning rate are tested along the way.
-        shared: Settings of all runs, but for those of methods to which they mean nothing.
+        shared: Settings of all runs, except of methods that do not use them.
     """
 
     data: str = "digits"
@@ -64,7 +64,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """A folder name that tells the run, with a sum over all that differs from the defaults."""
+        """A folder name: what identifies the run, and a hash of all settings that differ from the defaults."""
         return _name(self.settings)
 
 
@@ -97,14 +97,14 @@ class Setup:
     evaluations: int
 
     def tuning(self) -> list[PlannedRun]:
-        """A run for each candidate, told by validation data; none if there is only one."""
+        """A run for each candidate, evaluated on validation data; none if there is only one candidate."""
         if len(self.rates) == 1:
             return []
         common = replace(self._run(), seed=TUNING_SEED, evaluate_on="validation", evaluations=1)
         return [PlannedRun(replace(common, lr=lr), self.steps) for lr in self.rates]
 
     def final(self, lr: float) -> list[PlannedRun]:
-        """The runs at a chosen learning rate, told by test data."""
+        """The runs at a chosen learning rate, evaluated on test data."""
         common = replace(self._run(), lr=lr, evaluate_on="test", evaluations=self.evaluations)
         seeds = range(TUNING_SEED + 1, TUNING_SEED + 1 + self.seeds)
         return [PlannedRun(replace(common, seed=seed), self.steps) for seed in seeds]
@@ -114,7 +114,7 @@ class Setup:
 
 
 def setups(grid: Grid, dataset: Dataset) -> list[Setup]:
-    """All of a grid.
+    """All setups of a grid.
 
     Raises:
         ValueError: If a method is not known or the settings contradict the data.
@@ -166,7 +166,7 @@ def _check_methods(names: Sequence[str]) -> None:
 
 
 def around(lr: float, number: int) -> tuple[float, ...]:
-    """So many learning rates, one of them the given one, each about three times the one before.
+    """Learning rates around a given one, each about three times the one before.
 
     >>> around(0.1, 5)
     (0.01, 0.03, 0.1, 0.3, 1.0)

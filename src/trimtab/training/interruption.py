@@ -8,9 +8,10 @@ from typing import Any
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], int]]:
-    """Within, the first Ctrl-C or SIGTERM is only noted, by its number; a second one ends the program as usual.
+    """While the context is active, the first Ctrl-C or SIGTERM is only noted; a second one ends the program as usual.
 
-    What the process ignores, as it does under nohup, it goes on ignoring.
+    Yields a function that returns the number of the signal, or 0 if there was none. Signals that the process ignores,
+    as under nohup, stay ignored.
     """
     noted = 0
 

@@ -1,4 +1,4 @@
-"""A run in its folder: begun or resumed, and trained to its end."""
+"""Starts or resumes a run in its folder, and trains it to its end."""
 
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -18,7 +18,7 @@ from trimtab.training.settings import Settings
 
 
 class CannotTrain(ValueError):  # noqa: N818
-    """Not even the first step could be taken, as with BatchNorm on one row."""
+    """The first step failed already, as with BatchNorm on a batch of one row."""
 
 
 def launch(
@@ -35,19 +35,19 @@ def launch(
     """Train a session in its folder.
 
     Args:
-        session: What is trained.
+        session: The run.
         folder: For settings, records and checkpoints.
         resume: Whether to go on with the run that is there; one that was stopped before its first checkpoint begins
             anew.
         force: Whether to overwrite a run that is there.
         command: What was typed.
-        show: Called from time to time with how far it is.
-        notify: Called with a sentence where the run goes on in another way than expected.
+        show: Called from time to time with the progress.
+        notify: Called with a sentence if the run continues differently than expected.
         checkpoint_seconds: Time between two checkpoints.
 
     Raises:
         CannotTrain: If the first step fails; the folder is then as it was before.
-        ValueError: If the folder is another's, or cannot be written to.
+        ValueError: If the folder holds something else, or cannot be written to.
     """
     with folders.locked(folder):
         anew = not (resume and (folder / CHECKPOINT).exists())
@@ -78,7 +78,7 @@ def launch(
 
 
 def _resume(run: Run, folder: Path, session: Session) -> str:
-    """Go on from the checkpoint, if there is one; returns what a person should know of."""
+    """Continue from the checkpoint, if there is one; returns a note for the user."""
     if not (folder / CHECKPOINT).exists():
         folders.check_unended(folder)
         folders.write_settings(folder, session.settings)  # it may be longer now
@@ -91,7 +91,7 @@ def _resume(run: Run, folder: Path, session: Session) -> str:
 
 
 def check_first_step(settings: Settings, device: torch.device, dataset: Dataset) -> None:
-    """Take the first step of a run in a session of its own; nothing is written, and no generator goes on.
+    """Take the first step of a run in a separate session; nothing is written, and random generators are restored.
 
     Raises:
         CannotTrain: If it fails.
@@ -127,7 +127,11 @@ def dry_run(session: Session, folder: Path, *, resume: bool, force: bool = False
 
 
 def cost_of(session: Session) -> Cost:
-    """What a run takes; `CannotTrain` if it cannot be trained."""
+    """The cost of a run.
+
+    Raises:
+        CannotTrain: If it cannot be trained.
+    """
     try:
         return cost(session)
     except ValueError as error:
@@ -135,5 +139,5 @@ def cost_of(session: Session) -> Cost:
 
 
 def versions() -> dict[str, str]:
-    """What a run depends on."""
+    """The versions of trimtab, torch and Python."""
     return {"trimtab": trimtab.__version__, "torch": torch.__version__, "python": python_version()}

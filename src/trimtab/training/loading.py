@@ -1,4 +1,4 @@
-"""A trained network for use elsewhere: out of a run's folder, or out of a file that `trimtab export` wrote."""
+"""Loads a trained network from the folder of a run, or from a file that `trimtab export` wrote."""
 
 import os
 import shlex
@@ -76,7 +76,7 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> LoadedRun:
 
     Args:
         path: The folder of a run, or a file that `trimtab export` wrote.
-        device: Where the network is wanted.
+        device: The device of the network.
 
     Raises:
         TypeError: If the path is none.
@@ -165,7 +165,7 @@ def _settings(saved: dict[str, Any]) -> Settings:
 
 
 def _saved(path: Path) -> dict[str, Any]:
-    """What is on the disk, in the form in which it is exported."""
+    """What was saved, in the form in which it is exported."""
     file = path / CHECKPOINT if path.is_dir() else path
     if not file.is_file():
         raise ValueError(_nothing(path))

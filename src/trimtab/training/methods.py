@@ -23,7 +23,7 @@ class Method:
         name: As it was given.
         norm: The name of the normalization that the network is built with; `-pre` puts it before the activation.
         bnp: Whether its gradients are preconditioned.
-        debias: Whether with debiased averages.
+        debias: Whether its running averages are debiased.
     """
 
     name: str
@@ -78,7 +78,7 @@ def unused_by(given: Iterable[str], methods: Sequence[str]) -> dict[str, tuple[s
 
 
 def left_out_notes(unused: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What `unused_by` unused, in sentences."""
+    """What `unused_by` has found, in sentences."""
     return tuple(
         f"{name} is left out for {', '.join(methods)}: it means nothing there." for name, methods in unused.items()
     )

@@ -1,4 +1,4 @@
-"""The network of a run, and what its inputs must look like: all that is needed to have it again without the data."""
+"""The network of a run and the format of its inputs: all that is needed to build it again without the data."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ from trimtab.training.settings import Settings, resolved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """What a network was made for.
+    """The inputs and outputs that a network was made for.
 
     Attributes:
         input_shape: The shape of one input.
-        outputs: Of the network.
+        outputs: The number of outputs.
         classes: As many as outputs, or 0 in regression.
         batch_size: Samples per step, on which some norms depend.
         scale: Inputs are divided by this first.
@@ -37,7 +37,7 @@ class Interface:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no data set has, as a damaged file may."""
+        """Refuse values that no data set has; a damaged file may have them."""
         for name in ("input_shape", "mean", "std", "labels"):
             if not isinstance(getattr(self, name), tuple):
                 raise ValueError(f"its {name} is {shown(getattr(self, name))}")
@@ -56,7 +56,7 @@ class Interface:
 
     @classmethod
     def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":
-        """That of a run on a data set."""
+        """The interface of a run on a data set."""
         mean, std = normalization(dataset, resolved(settings.normalize))
         return cls(
             input_shape=dataset.input_shape,

@@ -52,7 +52,7 @@ def shift(session: "Session") -> "Probe[Any]":
 
 
 def activations(session: "Session") -> "Probe[Any]":
-    """Mean, spread and distribution of what layers give out."""
+    """Mean, spread and distribution of the outputs of layers."""
     from trimtab.probes import Activations
 
     return Activations(layers=_norm_layers(session) or _weight_layers(session)[:-1], max_layers=MAX_LAYERS)

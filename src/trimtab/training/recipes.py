@@ -1,4 +1,4 @@
-"""What each paper sets, by network, data, method and batch size. Nowhere else are such numbers kept.
+"""The settings of each paper, by network, data, method and batch size. All such numbers are here.
 
 bnp: its Appendix B with Tables 2 and 3. landscape: its Appendix A. meanfield: its Sec. 4 and appendix. regularization:
 its Sec. 5. Where a paper leaves something open, the entry says so. Initializations are the networks' own.
@@ -83,7 +83,7 @@ def recipe(
 
 
 def resolve(settings: Settings) -> Settings:
-    """With what is open taken from the recipe."""
+    """The settings, with those that are None taken from the recipe."""
     s = settings
     return settings.resolved(recipe(s.network, s.data, s.parsed_method, s.batch_size, s.optimizer))
 

@@ -23,14 +23,14 @@ from trimtab.training.session import Session
 CHECKPOINT = "checkpoint.pt"
 ANEW = "begin the run anew with --force"
 SHOW_SECONDS = 5.0
-"""Where records are far apart, whoever shows the run is told this often."""
+"""Seconds between two updates of the progress display, where records are further apart."""
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
 EXPLOSION = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands, for whoever shows it."""
+    """The progress of a run, for a display."""
 
     step: int
     total: int
@@ -50,7 +50,7 @@ class Ending:
         verdict: `finished`, `diverged` or `interrupted`.
         evaluations: Step, loss and accuracy of each evaluation.
         seconds: Training time.
-        images_per_second: Over all of it.
+        images_per_second: The mean over the training time.
         signal: The number of the signal that interrupted it; 0 if none did.
     """
 
@@ -62,7 +62,7 @@ class Ending:
 
 
 class Run:
-    """Takes a session to its end, and writes down what happens.
+    """Trains a session to its end, with records and checkpoints.
 
     Without a folder nothing is written.
     """
@@ -80,7 +80,7 @@ class Run:
         Args:
             session: What is trained.
             folder: For records and checkpoints.
-            show: Called from time to time with how far it is.
+            show: Called from time to time with the progress.
             checkpoint_seconds: Time between two checkpoints.
         """
         self.session = session
@@ -111,13 +111,13 @@ class Run:
         self._record(RunStarted(settings, command, where, versions, parameters, how, usual))
 
     def resume(self) -> dict[str, Any]:
-        """Go on from the checkpoint; records of steps that it does not know are taken back.
+        """Continue from the checkpoint; records of later steps are removed.
 
         Returns:
-            The settings in which the run is longer from now on.
+            The settings that changed, since the run was extended.
 
         Raises:
-            ValueError: If the checkpoint is another run's, or cannot be gone on with like this.
+            ValueError: If the checkpoint belongs to another run, or does not fit these settings.
         """
         assert self._folder is not None
         changed, keep = self.restore()
@@ -166,7 +166,7 @@ class Run:
         return Ending(verdict, tuple(self._evaluations), seconds, rate, self._signal)
 
     def close(self) -> None:
-        """Close the records; without `train`, nobody else does."""
+        """Close the records. `train` does that itself; call this if it is not called."""
         if self._log is not None:
             self._log.close()
 
@@ -201,7 +201,7 @@ class Run:
         return "finished"
 
     def _probe(self, batch: tuple[Tensor, Tensor]) -> None:
-        """Measure what is due before the next step, which is not training time."""
+        """Run the probes that are due before the next step; this does not count as training time."""
         session, due = self.session, self._monitor
         if due is None or not any(due.due(session.step, probe) for probe in due.probes):
             return
@@ -214,7 +214,7 @@ class Run:
         return self.session.step / self.session.steps_per_epoch
 
     def _record_training(self) -> bool:
-        """Record the last steps; False if the training has come apart."""
+        """Record the last steps; False if the training has diverged."""
         self._clock.stop()
         # At an end between two records the sums are kept, for a run that will be longer.
         between = self.session.step % record_every(self.session.total, self.session.settings) != 0

@@ -62,7 +62,7 @@ def check(state: Mapping[str, Any], session: Session) -> None:
 def _typed(
     state: Mapping[str, Any], name: str, kind: type, words: str, allowed: Callable[[Any], bool] = lambda _: True
 ) -> Any:
-    """A field of just this type; whole numbers are counts."""
+    """A field of exactly this type."""
     if name not in state:
         raise ValueError(f"it has no {name}")
     value = state[name]
@@ -112,7 +112,7 @@ def _same_tensor(theirs: Any, ours: Tensor, name: str) -> None:
 
 
 def _check_optimizer(theirs: Any, ours: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Its groups are known; its state comes with the steps, a tensor like the parameter or a count each."""
+    """Check the state of an optimizer: its groups, and for each parameter tensors of its shape, or counts."""
     if not isinstance(theirs, Mapping) or not isinstance(theirs.get("state"), Mapping):
         raise ValueError("what is saved of the optimizer is not a state")
     groups = theirs.get("param_groups")

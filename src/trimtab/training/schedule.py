@@ -9,7 +9,7 @@ Kind = Literal["constant", "step", "cosine", "decay"]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Warm-up, then one of four courses.
+    """Warm-up, then one of four schedules.
 
     Attributes:
         lr: The learning rate after the warm-up.

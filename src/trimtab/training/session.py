@@ -1,4 +1,4 @@
-"""One training run: what it is built of, and how far it is."""
+"""A training run at some step: model, data, optimizer, and what a checkpoint saves of them."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from trimtab.training.totals import Totals
 
 
 class NoSuchStep(ValueError):  # noqa: N818
-    """A measurement is wanted at a step that the run does not have.
+    """A probe is to run at a step that the run does not have.
 
     Attributes:
         step: That step.
@@ -47,7 +47,7 @@ class Session:
     """A network, its data and its optimizer, at some step of their training.
 
     Attributes:
-        settings: Resolved.
+        settings: All settings, resolved.
         device: Where it is trained.
         dataset: What it is trained on.
         model: The network.
@@ -60,7 +60,7 @@ class Session:
         step: Steps taken.
         total: Steps to take.
         batch_size: Samples per step.
-        steps_per_epoch: Full batches in the training data.
+        steps_per_epoch: The number of full batches in the training data.
         part: What evaluations are on: `validation` or `test`.
     """
 
@@ -161,13 +161,13 @@ class Session:
         return self._totals.means()
 
     def take_means(self) -> tuple[float, float | None]:
-        """The same; the next means are over the steps from now on."""
+        """The same, and start new means."""
         means = self.means()
         self._totals.reset()
         return means
 
     def state(self) -> dict[str, Any]:
-        """Everything that decides how the run goes on, for a checkpoint."""
+        """The state of the run, for a checkpoint."""
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -180,7 +180,7 @@ class Session:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a saved state."""
         self.wait()  # a graph may still run
         self.step = state["step"]
         self.model.load_state_dict(state["model"])

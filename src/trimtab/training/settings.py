@@ -117,7 +117,7 @@ class Settings:
     probe_at: tuple[int, ...] = _setting((), "measure at these steps instead", _PROBES)
 
     def __post_init__(self) -> None:
-        """Refuse numbers that have no meaning, naming the setting."""
+        """Refuse invalid numbers; the error names the setting."""
         for names, allowed, words in _RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -130,7 +130,7 @@ class Settings:
         expand_probe_names(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
-        """With what is None taken from a recipe, where that says something.
+        """The settings, with those that are None taken from a recipe, if it has them.
 
         Steps and epochs are two ways to say one thing: whoever gives one of them has decided both. So it is with
         evaluate_every and evaluations.
@@ -144,7 +144,7 @@ class Settings:
 
     @property
     def parsed_method(self) -> Method:
-        """The method, taken apart."""
+        """The method, parsed."""
         return Method.parse(self.method)
 
 
@@ -243,11 +243,11 @@ class SettingInfo:
     """A setting as a command line shows it.
 
     Attributes:
-        name: Of the field.
-        group: What it belongs to.
-        help: What it is.
-        default: What holds if nothing is said; None if a recipe decides.
-        unset: What None means, where it is not a recipe's.
+        name: The name of the field.
+        group: The heading in the help.
+        help: Its description.
+        default: The default; None if a recipe decides.
+        unset: What None means, where no recipe decides.
         choices: The values it can have; empty if there is no such list.
         hint: Its type, without None.
     """

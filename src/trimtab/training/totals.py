@@ -41,7 +41,7 @@ class Totals:
         return self.loss() / steps, self._correct.item() / (steps * self._batch_size) if self._classes else None
 
     def reset(self) -> None:
-        """Back to zero, in the same tensors: a CUDA graph adds to these."""
+        """Reset to zero in place: a CUDA graph adds to these tensors."""
         self._loss.zero_()
         self._correct.zero_()
         self.steps = 0

@@ -1,4 +1,4 @@
-"""Refuses settings that were given and would change nothing: something else must have been meant."""
+"""Refuses settings that were given but have no effect: the user must have meant something else."""
 
 from collections.abc import Collection
 
@@ -15,7 +15,7 @@ def check_unused_settings(given: Collection[str], settings: Settings) -> None:
         settings: All of them, with what the recipe has.
 
     Raises:
-        ValueError: If one of those given means nothing beside the others.
+        ValueError: If a setting has no effect beside the others.
     """
     unused_by(given, [settings.method])
     optimizer, schedule = settings.optimizer, settings.schedule

@@ -16,7 +16,7 @@ class CannotDifferentiate(Exception):  # noqa: N818
 
 
 def differentiable_attention() -> AbstractContextManager[None]:
-    """Within, attention is computed by formulas that can be differentiated twice; torch's fast kernels cannot."""
+    """Compute attention by operations that can be differentiated twice, which torch's fast kernels cannot."""
     return sdpa_kernel(SDPBackend.MATH)
 
 

@@ -1,4 +1,4 @@
-"""What one layer is given in one run: the rows of Ĥ, their statistics, and the change of variables that BNP makes."""
+"""The inputs of one layer: the rows of Ĥ, their statistics, and the change of variables that BNP makes."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def trained_bias(layer: nn.Module) -> bool:
 
 
 class LayerInputs:
-    """Sees the calls of one layer, and keeps copies of the rows that are asked for.
+    """Observes the calls of one layer, and copies the chosen rows of its inputs.
 
     Args:
         layer: A layer whose rows `patches` knows.

@@ -113,7 +113,7 @@ class Conditioning(Probe[ConditioningResult]):
         seed: Of the rows that are drawn.
 
     Raises:
-        ValueError: If an option has no meaning.
+        ValueError: If an option is invalid.
     """
 
     name: ClassVar[str] = "conditioning"
@@ -132,7 +132,7 @@ class Conditioning(Probe[ConditioningResult]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Check the options."""
         options.check_whole(self, "units", "max_products", minimum=0)
         options.check_whole(self, "max_entries", minimum=1)
         options.check_strings(self, "only")

@@ -1,4 +1,4 @@
-"""A model isolated from what is computed with it: it is run as often as one likes, and nothing of it changes."""
+"""A model that can be run without being changed: parameters, buffers and random state are restored afterwards."""
 
 from trimtab.probes.isolation.model import IsolatedModel, Point
 

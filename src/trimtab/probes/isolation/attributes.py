@@ -1,4 +1,4 @@
-"""What modules have beside parameters and buffers: modes, counters, lists, tensors."""
+"""The attributes of modules beside parameters and buffers: modes, counters, lists, tensors."""
 
 import copy
 from collections import OrderedDict

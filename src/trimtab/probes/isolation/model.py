@@ -1,4 +1,4 @@
-"""A model isolated from what is computed with it.
+"""Runs a model without changing it.
 
 While something runs, parameters and buffers are replaced by copies (`torch.func.functional_call`), so that gradients,
 running statistics and hooks on parameters belong to the copies. Plain attributes of modules, their modes and the random
@@ -105,7 +105,7 @@ class IsolatedModel:
         return result
 
     def rewind(self) -> None:
-        """Within `run`: put everything but the parameters back to what it was when the run began."""
+        """To be called within `run`: restore everything but the parameters to its state at the beginning of the run."""
         assert self._rewind is not None, "only within run"
         self._rewind()
 

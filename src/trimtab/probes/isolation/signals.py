@@ -1,4 +1,4 @@
-"""Ctrl-C waits while a model is being changed or restored, and interrupts what is computed with it."""
+"""Delays Ctrl-C while a model is being changed or restored; computations in between can be interrupted."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class DeferredSignals:
-    """Within, SIGINT and SIGTERM wait for the next `delivered` block, or for the end.
+    """Delays SIGINT and SIGTERM until the next `delivered` block, or the end of the context.
 
     Only handlers written in Python can wait. Outside of the main thread, where Python calls no handler, it does
     nothing.
@@ -41,7 +41,7 @@ class DeferredSignals:
 
     @contextmanager
     def delivered(self) -> Iterator[None]:
-        """Within, signals are delivered at once, first those that are pending."""
+        """Deliver signals at once while this is active, first those that are pending."""
         self._delivering = True
         try:
             self._call_pending()

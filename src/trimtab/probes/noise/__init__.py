@@ -1,4 +1,4 @@
-"""How much noise a batch brings: into BatchNorm's statistics, and into the gradient."""
+"""The noise of batches: in BatchNorm's statistics, and in the gradient."""
 
 from trimtab.probes.noise.layer_noise import LayerNoise
 from trimtab.probes.noise.probe import BatchNoise, BatchNoiseResult

@@ -30,14 +30,14 @@ CURVATURES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Pair(NamedTuple):
-    """Something of μ_B and of σ_B, for each channel."""
+    """A value for μ_B and one for σ_B, for each channel."""
 
     mu: Tensor
     sigma: Tensor
 
 
 class Population(NamedTuple):
-    """What a batch says of the distribution it is from, for each channel; in double precision.
+    """Estimates of the distribution that a batch was drawn from, for each channel, in double precision.
 
     Attributes:
         positions: How many positions a sample has.

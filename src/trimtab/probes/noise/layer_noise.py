@@ -1,4 +1,4 @@
-"""What is said of one BatchNorm layer: the variances of its statistics, their prediction, and ζ."""
+"""The noise of one BatchNorm layer: the variances of its statistics, their prediction, and ζ."""
 
 import math
 from dataclasses import dataclass

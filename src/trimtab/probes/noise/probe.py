@@ -83,7 +83,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
         seed: Of the draws.
 
     Raises:
-        ValueError: If an option has no meaning.
+        ValueError: If an option is invalid.
     """
 
     name: ClassVar[str] = "noise"
@@ -97,7 +97,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Check the options."""
         options.check_whole(self, "batch_size", minimum=1, optional=True)
         options.check_whole(self, "draws", minimum=2)
         options.check_choice(self, "link", CURVATURES)

@@ -41,7 +41,7 @@ class Jacobian:
         """Run the network once.
 
         Raises:
-            ValueError: If an argument makes no sense, or nothing in the model is trained.
+            ValueError: If an argument is invalid, or nothing in the model is trained.
         """
         if not isinstance(inputs, Tensor) or inputs.ndim < 1 or not len(inputs):
             raise ValueError("inputs must be a tensor of one sample or more.")
@@ -112,7 +112,7 @@ def fisher_lambda_max(
         tolerance: How far Lanczos' value may be from an eigenvalue, as a share of it.
 
     Raises:
-        ValueError: If an argument makes no sense.
+        ValueError: If an argument is invalid.
         CannotMeasure: If numbers are not finite on the way.
     """
     if method not in ("auto", "gram", "lanczos"):

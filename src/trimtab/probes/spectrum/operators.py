@@ -1,6 +1,6 @@
 """Products with the Hessian, the Gauss–Newton matrix and the Fisher matrix of an isolated model.
 
-They exist as long as the graph of one forward and one gradient does, from which all products come.
+All products use the graph of one forward and one gradient, which is in memory as long as these objects are.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class Curvature(ABC):
 
     Attributes:
         size: Rows of the matrix.
-        products: How many there were, those with blocks of it not counted.
+        products: How many products were computed, without those with diagonal blocks.
         rank: The largest rank that it can have, as far as is known.
         eps: The precision of its entries.
     """

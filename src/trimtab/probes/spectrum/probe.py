@@ -112,10 +112,10 @@ class Spectrum(Probe[SpectrumResult]):
     max_vectors: int = 32
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Check the options.
 
         Raises:
-            ValueError: If an option makes no sense.
+            ValueError: If an option is invalid.
         """
         for option, kinds in (("matrix", Matrix), ("likelihood", Likelihood)):
             options.check_choice(self, option, get_args(kinds))

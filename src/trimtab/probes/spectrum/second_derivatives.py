@@ -15,7 +15,7 @@ _NO_SECOND = ("derivative for", "differentiate twice")
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Let attention take the way that has second derivatives, and say so if an operation has none.
+    """Compute attention by operations that have second derivatives; an operation that has none is an error.
 
     Raises:
         CannotMeasure: If an operation has no second derivative.
@@ -31,7 +31,7 @@ def twice_differentiable() -> Iterator[None]:
 
 
 def check_finite(values: Tensor, otherwise: str) -> None:
-    """Say so if a number is not finite.
+    """Refuse numbers that are not finite.
 
     Raises:
         CannotMeasure: If one is not.

@@ -53,7 +53,7 @@ def draw_network(
         activation: One of `MODULES`.
 
     Raises:
-        ValueError: If an argument makes no sense.
+        ValueError: If an argument is invalid.
     """
     if activation not in MODULES:
         raise ValueError(f"activation must be one of {', '.join(MODULES)}, not {activation!r}.")

@@ -40,7 +40,7 @@ def rate(state: ArrayLike, eta: float, *, method: str = "bn", zeta: float = 0.0,
     For SGD, dL/dt = ηI₁/L + η²I₂/(2L), and eq. 10 holds with γ = L.
 
     Raises:
-        ValueError: If an argument makes no sense.
+        ValueError: If an argument is invalid.
     """
     check_setting(method, eta, zeta, activation)
     return unchecked_rate(check_state(state, method), eta, method, zeta, activation)

@@ -50,7 +50,7 @@ def residual_blocks(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def uncompiled(needed: bool) -> Iterator[None]:
-    """Within, modules that were compiled in place run as they were written, if that is needed."""
+    """Run the original code of modules that were compiled in place while this is active, if `needed`."""
     if not needed:  # importing the compiler takes a second
         yield
         return

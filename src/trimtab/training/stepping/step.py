@@ -26,7 +26,7 @@ class TrainingStep:
         *,
         compile: bool,
     ) -> None:
-        """Take no step yet.
+        """Prepare the step.
 
         Args:
             model: What is trained.

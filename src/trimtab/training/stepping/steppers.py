@@ -125,7 +125,7 @@ class CapturedStepper:
     """
 
     def __init__(self, step: Step, device: torch.device) -> None:
-        """Capture nothing yet.
+        """Prepare; nothing is captured yet.
 
         Args:
             step: What is executed.

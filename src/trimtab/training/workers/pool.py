@@ -28,7 +28,7 @@ PROCESSES: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
-    """A run that ended neither well nor in divergence."""
+    """A run that ended with an error."""
 
 
 class WorkerPool(Protocol):
@@ -57,7 +57,7 @@ class LocalPool:
     """
 
     def __init__(self, number: int, threads: int) -> None:
-        """Start no process before there is a task for it.
+        """Prepare the pool. Processes are started when there are tasks for them.
 
         Args:
             number: Processes at a time.
@@ -154,7 +154,7 @@ def local_pool(number: int, threads: int) -> Iterator[LocalPool]:
 
 @contextmanager
 def _interruptions_delayed() -> Iterator[None]:
-    """Within, Ctrl-C has to wait. A process that is started here inherits that, until it handles Ctrl-C itself.
+    """Block Ctrl-C for a while. A process that is started meanwhile inherits that, until it handles Ctrl-C itself.
 
     Otherwise it would print a traceback if it is interrupted while it imports torch.
     """
@@ -170,7 +170,7 @@ def _interruptions_delayed() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, threads: int) -> None:
-    """What a process of the pool does: one task after another, as long as its parent lives."""
+    """The main loop of a worker process: one task after another, until its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
@@ -190,7 +190,7 @@ def _serve(pipe: Connection, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """No orphan goes on writing into a folder that the next comparison may take up."""
+    """End this process when its parent ends, so that it does not write to a folder that another comparison uses."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     multiprocessing.connection.wait([parent.sentinel])

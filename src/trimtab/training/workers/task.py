@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run came out.
+    """The outcome of a run.
 
     Attributes:
         last: The last evaluation; None if it diverged or could not begin.
