@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab import bnp, data, networks, norms, probes, records, report, theory, training
+    from trimtab import bnp, data, integrations, networks, norms, probes, records, report, theory, training
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, without_batchnorm
     from trimtab.theory.from_model import predict
     from trimtab.training.loading import load_run
@@ -18,6 +18,7 @@ __all__ = [
     "__version__",
     "bnp",
     "data",
+    "integrations",
     "load_run",
     "networks",
     "norms",
@@ -31,7 +32,7 @@ __all__ = [
     "without_batchnorm",
 ]
 _HOMES = {"predict": "trimtab.theory.from_model", "load_run": "trimtab.training.loading"}
-_SUBPACKAGES = {"bnp", "data", "networks", "norms", "probes", "records", "report", "theory", "training"}
+_SUBPACKAGES = {"bnp", "data", "integrations", "networks", "norms", "probes", "records", "report", "theory", "training"}
 
 
 def __getattr__(name: str) -> Any:
