@@ -17,6 +17,15 @@ _NOT_THE_USERS = (
     str(contextlib.__file__),
     "<frozen ",
 )
+# Packages whose code is not the user's either: this one, and those that run a training for a user.
+_PACKAGES = {
+    __name__.split(".")[0],
+    "accelerate",
+    "lightning",
+    "lightning_utilities",
+    "pytorch_lightning",
+    "transformers",
+}
 
 
 class TrimtabWarning(UserWarning):
@@ -24,7 +33,7 @@ class TrimtabWarning(UserWarning):
 
 
 def warn_user(message: str, category: type[Warning] = TrimtabWarning) -> None:
-    """Issue a warning that shows the line outside trimtab and torch that led here.
+    """Issue a warning that shows the line outside trimtab, torch and frameworks that led here.
 
     Python shows the same message from the same line once. A caller that is reached from many lines, or with messages
     that differ, has to make sure itself that it warns once.
@@ -44,7 +53,7 @@ def warn_user(message: str, category: type[Warning] = TrimtabWarning) -> None:
 
 
 def _users_frame() -> FrameType | None:
-    """The innermost frame that belongs neither to trimtab nor to torch.
+    """The innermost frame that belongs neither to trimtab nor to torch or a framework.
 
     A hook of a backward on a GPU runs in a thread of torch's that has no such frame. The main thread then waits for
     it in the line that called the backward.
@@ -61,5 +70,5 @@ def _users_frame() -> FrameType | None:
 
 def _is_users(frame: FrameType) -> bool:
     # The __init__ of a dataclass is in no file, but has the globals of its module.
-    ours = str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]
-    return not ours and not frame.f_code.co_filename.startswith(_NOT_THE_USERS)
+    known = str(frame.f_globals.get("__name__")).split(".")[0] in _PACKAGES
+    return not known and not frame.f_code.co_filename.startswith(_NOT_THE_USERS)

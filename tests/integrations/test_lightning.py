@@ -261,6 +261,15 @@ def test_another_number_of_optimizers_is_refused(tmp_path: Path) -> None:
         trainer(callback).fit(Classifier(), data())
 
 
+def test_warnings_show_the_users_line() -> None:
+    model = Classifier()
+    model.tied = nn.Linear(12, 3)
+    model.tied.weight = model.net[4].weight
+    with pytest.warns(trimtab.TrimtabWarning, match="BNP leaves these layers alone") as said:
+        trainer(BNPCallback()).fit(model, data())
+    assert [each.filename for each in said if each.category is trimtab.TrimtabWarning] == [__file__]
+
+
 def test_a_second_fit_goes_on(tmp_path: Path) -> None:
     ours, theirs = Classifier(), network()
     callback = BNPCallback()
@@ -289,6 +298,8 @@ def test_detached_at_the_end() -> None:
         else:
             trainer(callback).fit(ours, data())
         assert hooks(ours) == 0 and callback.bnps[0].report().detached
+        (report,) = callback.reports
+        assert not report.detached and {layer.steps for layer in report.layers} == {3 if stopped else helpers.STEPS}
 
 
 def test_options_are_checked_at_once() -> None:

@@ -101,6 +101,7 @@ def test_the_same_as_the_plain_loop(tmp_path: Path, settings: dict[str, Any], pl
     assert len(collator.batches) == helpers.STEPS
     expected = plain_loop(theirs, data=collator.batches, **plain)
     assert callback.bnp is not None and callback.bnp.report().detached
+    assert callback.report is not None and not callback.report.detached
     assert_same_state(callback.bnp, expected)
     assert_same_weights(ours, theirs)
     assert made.args.max_grad_norm == settings.get("max_grad_norm", 0.0)

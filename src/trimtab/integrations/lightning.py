@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trimtab.bnp import BNP
+from trimtab.bnp import BNP, Report
 from trimtab.bnp.attachment import parameter_ids
 from trimtab.bnp.layers import layer_type
 from trimtab.integrations.callback_options import Clip, check_bnp_options
@@ -43,6 +43,7 @@ class BNPCallback(Callback):  # type: ignore[misc]
 
     Attributes:
         bnps: The BNP of each optimizer, since the last fit began.
+        reports: What `report()` of each has said at the end of that fit, before it was detached.
 
     Raises:
         TypeError: If there is no such option of BNP.
@@ -54,6 +55,7 @@ class BNPCallback(Callback):  # type: ignore[misc]
         self.clip = clip
         self.options = options
         self.bnps: list[BNP] = []
+        self.reports: list[Report] = []
         self._loaded: list[dict[str, Any]] | None = None
         self._fitting = False
 
@@ -124,7 +126,10 @@ class BNPCallback(Callback):  # type: ignore[misc]
             bnp.load_state_dict(state)
 
     def _detach(self) -> None:
+        if not self._fitting:
+            return
         self._fitting = False
+        self.reports = [bnp.report() for bnp in self.bnps]
         for bnp in self.bnps:
             bnp.detach()
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from trimtab.bnp import BNP
+from trimtab.bnp import BNP, Report
 from trimtab.bnp.attachment import innermost
 from trimtab.integrations.callback_options import Clip, check_bnp_options
 from trimtab.integrations.monitoring import MonitorFactory, Probes
@@ -46,6 +46,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
 
     Attributes:
         bnp: The BNP of the training, since that has begun.
+        report: What its `report()` has said at the end of the training, before it was detached.
 
     Raises:
         TypeError: If there is no such option of BNP.
@@ -58,6 +59,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
         self.resume_from = resume_from
         self.options = options
         self.bnp: BNP | None = None
+        self.report: Report | None = None
         self._clipping: RemovableHandle | None = None
         self._max_norm = 0.0
         self._silenced: Any = None  # the arguments whose max_grad_norm is zero for now
@@ -98,6 +100,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Detach."""
+        self.report = None if self.bnp is None else self.bnp.report()
         self._detach()
 
     def _clip(self, model: nn.Module) -> Callable[..., None]:
