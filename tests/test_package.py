@@ -38,6 +38,7 @@ def run(code: str) -> None:
     exec(compile(PREAMBLE + code, "<document>", "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed")  # Lightning's own
 @pytest.mark.parametrize("code", BLOCKS)
 def test_every_example_in_the_documents_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,5 @@
 """Accelerate: prepared models and optimizers, accumulation, precision, checkpoints."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,6 @@ from trimtab.bnp import bnps_attached_to
 from trimtab.probes import CovariateShift
 
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed; it is in the dev extra")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    """Accelerate keeps the precision of the first Accelerator for all that are made later."""
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
 
 
 def prepared(accelerator: Any, model: nn.Module) -> tuple[nn.Module, Any]:

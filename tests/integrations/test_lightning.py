@@ -349,6 +349,18 @@ def test_the_monitor_changes_nothing_and_logs(tmp_path: Path) -> None:
     assert "log" not in vars(ours)
 
 
+def test_probes_of_the_update_are_told_of_a_bnp_that_comes_before_clipping() -> None:
+    found = []
+    for clip in "before", "after":
+        bnp = BNPCallback(clip=clip)  # type: ignore[arg-type]
+        monitor = MonitorCallback(
+            lambda optimizer, bnp=bnp: [CovariateShift(optimizer=optimizer, bnp=bnp.bnps[0])], every=4
+        )
+        trainer(bnp, monitor).fit(Classifier(), data())
+        found.append(monitor.results["shift"].to_dict())
+    assert found[0]["problem"] is None and found[0] == found[1]
+
+
 def test_the_monitor_measures_once_in_a_step_and_goes_on(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"accumulate_grad_batches": 2, "log_every_n_steps": 1, "precision": "bf16-mixed"}
     logger = Remembers()

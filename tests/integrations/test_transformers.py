@@ -1,6 +1,5 @@
 """The Trainer of transformers: every row is the plain loop, to the last bit."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from trimtab.probes import Activations, CovariateShift, Landscape
 from trimtab.records import read_events
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is in the dev extra")
-accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed; it is in the dev extra")
+pytest.importorskip("accelerate", reason="accelerate is not installed; it is in the dev extra")
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 from trimtab.integrations.transformers import BNPCallback, MonitorCallback  # noqa: E402
@@ -23,14 +22,6 @@ from trimtab.integrations.transformers import BNPCallback, MonitorCallback  # no
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true but no accelerator is found",
 )
-
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    """Accelerate keeps the precision of the first Accelerator for all that are made later."""
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
 
 
 class Classifier(nn.Module):
