@@ -44,7 +44,8 @@ def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison
     return ComparisonRunner(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
 
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
+# In one process, with one server that workers are forked from, and one comparison to compare with.
+pytestmark = [pytest.mark.usefixtures("forked_workers"), pytest.mark.xdist_group("workers")]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert cells[0].values != cells[1].values
 
 
-TOLD = "--network small-mlp --methods vanilla,bnp --batch-sizes 8,4 --epochs 1 --lrs 0.01,0.03 --seeds 1"
+TOLD = "--network small-mlp --methods vanilla,bnp --batch-sizes 16,8 --epochs 1 --lrs 0.01,0.03 --seeds 1"
 COMMAND = ["compare", *TOLD.split(), "--jobs", "2", "--out", "out"]
 
 
