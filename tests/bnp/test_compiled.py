@@ -77,8 +77,8 @@ def compiled(model: nn.Module) -> Any:
     return Compiler().compile(model)
 
 
-MORE_OPTIONS = [{"statistics": "batch"}, {"debias": True}, {"no_bias": "variance"}]
-OPTIONS = [{}, {"spatial": "site"}, *[pytest.param(options, marks=pytest.mark.slow) for options in MORE_OPTIONS]]
+MORE_OPTIONS = [{"spatial": "site"}, {"statistics": "batch"}, {"debias": True}, {"no_bias": "variance"}]
+OPTIONS = [{}, *[pytest.param(options, marks=pytest.mark.slow) for options in MORE_OPTIONS]]
 
 
 @pytest.mark.parametrize("options", [{}, {"spatial": "site"}], ids=str)
@@ -446,7 +446,7 @@ def test_registered_types() -> None:
         layers._TYPES.update(before)
 
 
-@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("blocks", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_equal_blocks_share_their_code(blocks: int) -> None:
     """As many graphs as without BNP, however many blocks there are."""
     compiler = Compiler()

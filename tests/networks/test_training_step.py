@@ -16,7 +16,15 @@ DENSE_PLACES = {
     **{"mlp3x100": 0, "mlp2x100": 0, "dln25": 0, "mf-mlp": 0, "small-mlp": 0},
     **{"cnn5": 3, "regcnn": 4},
 }
-CASES = [(name, norm) for name in NETWORKS for norm in NORMS if not (norm == "in" and name in DENSE_PLACES)]
+# Their small relatives (vgg, resnet18, preact18) are tried with every norm; of these, the rest is for the slow tests.
+LARGE = ("vgg16", "resnet110", "preact110")
+QUICK = ("none", "bn", "gn", "bn4", "wn")
+CASES = [
+    pytest.param(name, norm, marks=[pytest.mark.slow] if name in LARGE and norm not in QUICK else [])
+    for name in NETWORKS
+    for norm in NORMS
+    if not (norm == "in" and name in DENSE_PLACES)
+]
 
 
 def step(model: nn.Module, x: torch.Tensor) -> None:
