@@ -72,7 +72,7 @@ sanitize: $(READY)
 sanitize-gpu: $(READY)
 	@PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
 	  --kernel-name kernel_substring=moments_of --kernel-name kernel_substring=precondition \
-	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/bnp/test_kernels_gpu.py -k 'not captured and not hold_no_memory'
+	  $(BIN)/python -m pytest -q -p no:cacheprovider tests/bnp/test_backends_gpu.py -k 'not captured and not hold_no_memory'
 
 clean:
 	rm -rf $(VENV) .venv-torch .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -126,9 +126,9 @@ def test_moments(shape: tuple[int, ...], column: int, offset: float) -> None:
     if x.ndim > 3:
         layouts.append(x.to(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d))
     for laid_out in layouts:
-        plan = Backends(Options()).plan(laid_out, column)
-        assert plan is not None
-        found = plan[0].moments(plan[1], laid_out, False)
+        layout = Backends(Options()).layout(laid_out, column)
+        assert layout is not None
+        found = layout.moments(laid_out, False)
         assert found is not None
         assert found.count == true.count
         torch.testing.assert_close(found.mean.double(), true.mean, rtol=1e-6, atol=1e-6)
@@ -256,15 +256,23 @@ def unaligned(x: torch.Tensor) -> torch.Tensor:
 def test_numbers_that_are_not_aligned_are_not_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all processors read them, and C does not allow it."""
     taken: list[str] = []
-    step, moments = cpu.CpuBackend.step, cpu.CpuBackend.moments
+    step, layout = cpu.CpuBackend.step, cpu.CpuBackend.layout
     monkeypatch.setattr(cpu.CpuBackend, "step", lambda *args: taken.append("step") or step(*args))
 
-    def spied(backend: cpu.CpuBackend, layout: object, x: torch.Tensor, saved: bool) -> object:
-        found = moments(backend, layout, x, saved)  # type: ignore[arg-type]
-        taken.extend(["moments"] * (found is not None))
+    def spied(backend: cpu.CpuBackend, x: torch.Tensor, column: int) -> object:
+        found = layout(backend, x, column)
+        assert found is not None
+        moments = found.moments
+
+        def spied_moments(x: torch.Tensor, saved: bool) -> object:
+            result = moments(x, saved)
+            taken.extend(["moments"] * (result is not None))
+            return result
+
+        found.moments = spied_moments  # type: ignore[method-assign,assignment]
         return found
 
-    monkeypatch.setattr(cpu.CpuBackend, "moments", spied)
+    monkeypatch.setattr(cpu.CpuBackend, "layout", spied)
     layer = nn.Linear(6, 4)
     with trimtab.BNP(layer) as bnp:
         backward(layer, torch.randn(8, 6))

@@ -196,14 +196,17 @@ def transposed_convolution(
 _SAVING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
-def is_saved(layer: nn.Module, x: Tensor) -> bool:
-    """Whether autograd keeps a layer's input until the backward and forbids to change it.
+def saves_input(layer: Any) -> bool:
+    """Whether autograd keeps the input of a layer, and not what the layer makes of it first."""
+    return type(layer) in _SAVING and getattr(layer, "padding_mode", "zeros") == "zeros"
 
-    Not if the layer does something to it first, and not if what is kept is packed away, as for checkpointing.
+
+def is_saved(x: Tensor) -> bool:
+    """Whether autograd keeps the input of a layer that `saves_input` as it is until the backward, on a GPU.
+
+    Not if autocast makes another tensor of it, and not if what is kept is packed away, as for checkpointing.
     """
-    if type(layer) not in _SAVING or getattr(layer, "padding_mode", "zeros") != "zeros":
-        return False
-    if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.get_autocast_dtype(x.device.type):
+    if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
         return False
     return not _torch.packs_saved_tensors() and not _torch.is_wrapped(x)
 

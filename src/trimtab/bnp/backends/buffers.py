@@ -34,6 +34,13 @@ class InputLayout:
         self.sizes = self.samples, self.columns, self.positions = sizes
         self.count, self.moments_shape = self.samples * self.positions, torch.Size((self.columns,))
 
+    def moments(self, x: Tensor, saved: bool) -> "BufferMoments | None":
+        """As `Moments.of`, for an input of this kind; None if they cannot be had.
+
+        `saved`: autograd keeps the input as it is until the backward, so that they may be computed later.
+        """
+        raise NotImplementedError
+
 
 class BufferMoments(Moments):
     """Moments that a kernel has written, or will write, into a buffer: the means, then the variances.

@@ -25,10 +25,7 @@ class Backend(Protocol):
     """
 
     def layout(self, x: Tensor, column: int) -> InputLayout | None:
-        """How inputs like this one lie in memory; None if they are not for the kernels."""
-
-    def moments(self, layout: InputLayout, x: Tensor, saved: bool) -> Moments | None:
-        """As `Moments.of`, for an input of this layout. `saved`: autograd keeps it as it is until the backward."""
+        """How inputs like this one lie in memory, with their `moments`; None if they are not for the kernels."""
 
     def flush(self) -> None:
         """Compute the moments that wait for that, in `Backends.waiting`."""
@@ -40,7 +37,11 @@ class Backend(Protocol):
         """
 
     def step(self, steps: Sequence[LayerStep], records: Sequence[bytes], fold: bool) -> list[Tensor] | None:
-        """As `layer_step` for each; flags that are not zero if something was not finite, None if nothing was done."""
+        """As `layer_step` for each of some layers of one type on one device.
+
+        Returns:
+            Flags that are not zero if something was not finite; None if nothing was done.
+        """
 
 
 @cache
@@ -101,15 +102,14 @@ class Backends:
             column: The dimension.
             saved: Whether autograd keeps the input as it is until the backward. Then they may be computed later.
         """
-        plan = self.plan(x, column)
-        moments = None if plan is None else plan[0].moments(plan[1], x, saved)
+        layout = self.layout(x, column)
+        moments = None if layout is None else layout.moments(x, saved)
         return Moments.of(x, columns=column) if moments is None else moments
 
-    def plan(self, x: Tensor, column: int) -> tuple[Backend, InputLayout] | None:
-        """What computes the moments of inputs like this one, and the layout to do it with; None: the reference."""
+    def layout(self, x: Tensor, column: int) -> InputLayout | None:
+        """What computes the moments of inputs like this one; None: the reference."""
         backend = self._of(x.device)
-        layout = None if backend is None else backend.layout(x, column)
-        return None if backend is None or layout is None else (backend, layout)
+        return None if backend is None else backend.layout(x, column)
 
     def flush(self) -> None:
         """A backward or another forward begins: compute what has waited for that."""
@@ -132,14 +132,14 @@ class Backends:
         groups: dict[Any, tuple[Backend, list[LayerStep], list[bytes]]] = {}
         rest: list[LayerStep] = []
         for step in steps:
-            device = step.weight.device
-            backend = self._of(device)
+            weight = step.weight
+            kind, backend = (weight.device, weight.dtype), self._of(weight.device)
             record = b"" if backend is None or not step.by_output else backend.record(step)
             if backend is None or not record:
                 rest.append(step)
                 continue
-            if (group := groups.get(device)) is None:
-                group = groups[device] = backend, [], []
+            if (group := groups.get(kind)) is None:
+                group = groups[kind] = backend, [], []
             group[1].append(step)
             group[2].append(record)
         if rest:

@@ -85,27 +85,17 @@ class CpuBackend:
         sizes = sizes_in_memory(x, column)
         return None if sizes is None else _CpuLayout(x, column, sizes, x.dtype)
 
-    def moments(self, layout: InputLayout, x: Tensor, saved: bool) -> BufferMoments | None:
-        """The moments of an input with this layout; None if they cannot be had."""
-        assert type(layout) is _CpuLayout
-        return layout.moments(x)
-
     def flush(self) -> None:
         """Nothing waits here."""
 
-    def record(self, step: LayerStep) -> bytes:
-        """The step as the kernel reads it; empty if it is not for the kernel."""
-        return record.record(step) if step.weight.dtype in _FUNCTIONS else b""
+    record = staticmethod(record.record)  # it is empty for other types than those of averages: float32 and float64
 
     def step(self, steps: Sequence[LayerStep], records: Sequence[bytes], fold: bool) -> list[Tensor]:
-        """The steps of layers, by their records; returns a flag if something was not finite."""
-        not_finite, options, threads = 0, self._options[fold], get_num_threads()
-        for dtype in {step.weight.dtype for step in steps}:
-            layers = [packed for step, packed in zip(steps, records, strict=True) if step.weight.dtype is dtype]
-            result = _FUNCTIONS[dtype][1](b"".join(layers), len(layers), options, _PARALLEL, threads)
-            if result < 0:
-                raise MemoryError("There is no memory left for the preconditioning of the gradients.")
-            not_finite += result
+        """The steps of layers of one type, by their records; returns a flag if something was not finite."""
+        kernel = _FUNCTIONS[steps[0].weight.dtype][1]
+        not_finite = kernel(b"".join(records), len(records), self._options[fold], _PARALLEL, get_num_threads())
+        if not_finite < 0:
+            raise MemoryError("There is no memory left for the preconditioning of the gradients.")
         return [torch.ones((), dtype=torch.bool)] if not_finite else []
 
 
@@ -116,7 +106,7 @@ class _CpuLayout(InputLayout):
     _threads = 0
     _places: Iterator[tuple[Tensor, int, int]] = iter(())
 
-    def moments(self, x: Tensor) -> BufferMoments | None:
+    def moments(self, x: Tensor, saved: bool) -> BufferMoments | None:
         """The moments of an input of this kind; None if they cannot be had."""
         try:
             address = x.data_ptr()

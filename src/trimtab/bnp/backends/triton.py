@@ -56,25 +56,13 @@ class TritonBackend:
         if type(x) is not Tensor or x.layout is not torch.strided or x.dtype not in TYPES or x.is_neg():
             return None
         sizes = sizes_in_memory(x, column) if 0 < x.numel() < MAX_NUMBERS else None
-        return None if sizes is None else InputLayout(x, column, sizes, torch.float32)
+        return None if sizes is None else _TritonLayout(x, column, sizes, self)
 
-    def moments(self, layout: InputLayout, x: Tensor, saved: bool) -> BufferMoments:
-        """The moments of an input with this layout.
-
-        Args:
-            layout: As `layout` gives it.
-            x: The input of a layer.
-            saved: Whether autograd keeps the input as it is until the backward. Then the moments wait until `flush`,
-                which is to be called when a backward begins; else they are computed now.
-        """
-        moments = BufferMoments(layout, x, None)
-        if saved:
-            self._waiting.append(moments)
-            if len(self._waiting) > self._max_waiting:
-                self.flush()
-        else:
-            self._compute_now(moments)
-        return moments
+    def wait(self, moments: BufferMoments) -> None:
+        """Compute these moments at the next `flush`."""
+        self._waiting.append(moments)
+        if len(self._waiting) > self._max_waiting:
+            self.flush()
 
     def flush(self) -> None:
         """Compute all that waits."""
@@ -110,17 +98,12 @@ class TritonBackend:
             for i, first in zip(members, plan.first, strict=True):
                 waiting[i].written(out, first, at + 4 * first)
 
-    def _compute_now(self, moments: BufferMoments) -> None:
-        """Compute the moments of one input in a launch of its own."""
-        x, layout, captured = moments.x, moments.layout, is_capturing()
-        plan = self._plans_for_one.find((layout.dtype, (layout.sizes,), layout.device), captured)
-        if plan is None or x is None:
-            moments.materialize()
-            return
-        out = torch.empty(plan.size, device=layout.device)
-        with _current(layout.device):
-            plan.launch((x, out), plan.constants)
-        moments.written(out, 0, out.data_ptr())
+    def plan_for_one(self, layout: InputLayout) -> MomentsPlan | None:
+        """The plan for the moments of one input in a launch of its own; None the first time."""
+        plan: MomentsPlan | None = self._plans_for_one.find(
+            (layout.dtype, (layout.sizes,), layout.device), is_capturing()
+        )
+        return plan
 
     def _grouped(self, layouts: Sequence[InputLayout], captured: bool) -> list[_Group]:
         """What is computed together, each with its plan."""
@@ -159,6 +142,34 @@ class TritonBackend:
                 (1 - options.rho, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold),
             )
         return [self._flag]
+
+
+class _TritonLayout(InputLayout):
+    """Inputs of one kind, whose moments the kernel computes with others or, if they cannot wait, alone."""
+
+    def __init__(self, x: Tensor, column: int, sizes: tuple[int, int, int], backend: TritonBackend) -> None:
+        """Of inputs like this one."""
+        super().__init__(x, column, sizes, torch.float32)
+        self._backend = backend
+        self._plan: MomentsPlan | None = None
+
+    def moments(self, x: Tensor, saved: bool) -> BufferMoments:
+        """The moments of an input of this kind; if it is saved they wait until `flush`, else they are computed now."""
+        moments = BufferMoments(self, x, None)
+        if saved:
+            self._backend.wait(moments)
+            return moments
+        plan = self._plan
+        if plan is None or is_capturing():  # a graph keeps the plans that it is captured with
+            plan = self._plan = self._backend.plan_for_one(self)
+        if plan is None:
+            moments.materialize()
+            return moments
+        out = torch.empty(plan.size, device=self.device)
+        with _current(self.device):
+            plan.launch((x, out), plan.constants)
+        moments.written(out, 0, out.data_ptr())
+        return moments
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

@@ -6,21 +6,22 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm.moments import Rows
-from trimtab.bnp.backends import Backend, InputLayout
-from trimtab.bnp.layers import InputColumns, is_saved
+from trimtab.bnp.backends import InputLayout
+from trimtab.bnp.layers import InputColumns, is_saved, saves_input
 
 
 class LastCall:
     """What is known of calls with an input and an output of these shapes: all but the moments."""
 
-    __slots__ = ("_backend", "_counts", "_layout", "_output")
+    __slots__ = ("_counts", "_layout", "_output", "_waits")
 
-    def __init__(self, backend: Backend, layout: InputLayout, output: torch.Size, columns: InputColumns) -> None:
-        """What computes the moments, the layout of the input, the shape of the output, and what the call has shown."""
-        self._backend, self._layout, self._output = backend, layout, output
+    def __init__(self, layer: Any, layout: InputLayout, output: torch.Size, columns: InputColumns) -> None:
+        """What was called, the layout of the input, the shape of the output, and what the call has shown."""
+        self._layout, self._output = layout, output
+        self._waits = layout.device.type == "cuda" and saves_input(layer)
         self._counts = columns.samples, columns.outputs, columns.zeros
 
-    def rows(self, layer: Any, x: Tensor, y: Tensor) -> Rows | None:
+    def rows(self, x: Tensor, y: Tensor) -> Rows | None:
         """The rows of a call that is like the last one; None if it is not."""
         layout = self._layout
         if (
@@ -33,5 +34,5 @@ class LastCall:
             or x.device != layout.device
         ):
             return None
-        moments = self._backend.moments(layout, x, x.is_cuda and is_saved(layer, x))
+        moments = layout.moments(x, self._waits and is_saved(x))
         return None if moments is None else Rows(moments, *self._counts)

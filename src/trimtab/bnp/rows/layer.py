@@ -1,6 +1,6 @@
 """One observed layer: what is seen of its input, its running averages, and what its next step is about."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums, compute_dtype
 from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.layer_shapes import column_shapes, has_each_once, misfit, wrong_columns
-from trimtab.bnp.layers import InputColumns, LayerType, is_saved, output_first
+from trimtab.bnp.layers import InputColumns, LayerType, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
 from trimtab.bnp.rows.last_call import LastCall
-from trimtab.bnp.rows.layer_hooks import CallHooks
+from trimtab.bnp.rows.layer_hooks import CallHooks, observable
 from trimtab.bnp.rows.observation import Observation
 
 
@@ -56,7 +56,9 @@ class ObservedLayer:
         self._last_call: LastCall | None = None
         self._looked_at_values = False  # of what a registered function has returned
         common = self._observation
-        self.hooks = CallHooks(self.module, self._seen, self.kind, common.options, self._compiled, common.pause)
+        self.hooks = CallHooks(
+            self.module, self._called, self._seen, self.kind, common.options, self._compiled, common.pause
+        )
         # Why the layer is left alone, if that has come out when it ran, and what it was like then.
         self._problem: str | None = None
         self._problem_is_for: tuple[Any, ...] = ()
@@ -162,12 +164,36 @@ class ObservedLayer:
         if weight.numel() and (shape := self.shape(weight)) is not None:
             self._compiled.fit(weight, shape, self._observation.options, self._token_reached)
 
+    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        """Forward hook, in eager code. A call like the last one is the common case and has a short way."""
+        if "forward" in module.__dict__:  # replaced since the hooks were put on: this call was not followed
+            self.hooks.refresh()
+            return
+        last, weight = self._last_call, self.books.weight
+        if (
+            last is not None
+            and weight is not None
+            and weight is self.parameters.get("weight")
+            and weight.requires_grad
+            and type(output) is Tensor
+            and output.requires_grad
+            and args
+            and self._problem is None
+        ):
+            rows = last.rows(args[0], output)
+            if rows is not None:
+                self.books.called(rows, (output,))
+                return
+        observed = observable(module, args, kwargs, output)
+        if observed is not None:
+            self._seen(module, *observed)
+
     def _seen(self, layer: Any, x: Tensor, outputs: Sequence[Tensor], weight: nn.Parameter) -> None:
         """Enter the rows of a call in the books."""
         if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
             return
         last = self._last_call
-        rows = last.rows(layer, x, outputs[0]) if last is not None else None
+        rows = last.rows(x, outputs[0]) if last is not None else None
         if rows is None:
             rows = self._rows(layer, x, outputs[0], weight)
             if rows is None:
@@ -178,15 +204,20 @@ class ObservedLayer:
 
     def _rows(self, layer: Any, x: Tensor, y: Tensor, weight: nn.Parameter) -> Rows | None:
         """The rows of any call; None if there are none, or if they cannot be the layer's."""
+        if _torch.is_exporting():
+            return None
         backends = self._observation.backends
         rows = self.kind.observe(layer, x, y, self._observation.options)
         if not isinstance(rows, InputColumns):
             return rows if self._fits(rows, weight) and rows.moments.count != 0 else None
         if not rows.x.numel():
             return None
-        plan = backends.plan(rows.x, rows.dim) if rows.x is x else None
-        self._last_call = None if plan is None else LastCall(*plan, y.shape, rows)
-        return rows.rows(backends.moments(rows.x, rows.dim, rows.x.is_cuda and is_saved(layer, x)))
+        layout = backends.layout(rows.x, rows.dim) if rows.x is x else None
+        if layout is not None:
+            self._last_call = LastCall(layer, layout, y.shape, rows)
+            return self._last_call.rows(x, y) or rows.rows()
+        self._last_call = None
+        return rows.rows(backends.moments(rows.x, rows.dim))
 
     def _fits(self, rows: Any, weight: nn.Parameter) -> bool:
         """Whether rows can be those of the layer; else that is its problem."""

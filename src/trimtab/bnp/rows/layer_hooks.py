@@ -102,15 +102,27 @@ class CallHooks:
     def __init__(
         self,
         module: nn.Module,
+        called: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any], Any], None],
         seen: Callable[[Any, Tensor, Sequence[Tensor], nn.Parameter], None],
         kind: LayerType,
         options: Options,
         compiled: CompiledRows,
         pause: Pause,
     ) -> None:
-        """Call `seen` with what has a call's settings (mostly the layer), its input, its outputs and the weight."""
+        """Have a function called when the layer runs.
+
+        Args:
+            module: The layer.
+            called: The function for PyTorch's own `forward`, called as a forward hook.
+            seen: The function for a `forward` of the layer's own, called for each affine call in it with the settings
+                of that, its input, its outputs and the weight.
+            kind: What is known of the layer's type.
+            options: BNP's.
+            compiled: What compiled code sees of the layer.
+            pause: Whether to do nothing for now.
+        """
         self.own_forward: OwnForward | None = None
-        self._module, self._seen, self._kind = module, seen, kind
+        self._module, self._called, self._seen, self._kind = module, called, seen, kind
         self._about = (kind, options, compiled, pause)
         self._handles: list[RemovableHandle] = []
         self._implementations: tuple[Any, ...] = ()  # of `forward`, that the hooks are for
@@ -132,7 +144,7 @@ class CallHooks:
                 module.register_forward_hook(hook, always_call=True),
             ]
         else:
-            self._handles = [module.register_forward_hook(LayerHook(self._call, *self._about), with_kwargs=True)]
+            self._handles = [module.register_forward_hook(LayerHook(self._called, *self._about), with_kwargs=True)]
 
     def take_off(self) -> None:
         """Take the hooks off the layer."""
@@ -148,14 +160,6 @@ class CallHooks:
             self.take_off()
             self.put_on()
 
-    def _call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        if "forward" in module.__dict__:  # replaced since the hooks were put on: this call was not followed
-            self.refresh()
-            return
-        observed = observable(module, args, kwargs, output)
-        if observed is not None and not _torch.is_exporting():
-            self._seen(module, *observed)
-
     def _affine_call(self, settings: Any, x: Tensor, y: Tensor) -> None:
         weight = _torch.parameters_of(self._module).get("weight")
         if isinstance(weight, nn.Parameter) and weight.requires_grad and weight.numel():
@@ -169,15 +173,15 @@ def observable(
     weight = _torch.parameters_of(module).get("weight")
     if not isinstance(weight, nn.Parameter) or not weight.requires_grad or not weight.numel():
         return None
-    if type(output) is Tensor:
-        outputs: Sequence[Tensor] = (output,) if output.requires_grad else ()
-    else:
-        several = output if isinstance(output, tuple | list) else (output,)
-        outputs = [y for y in several if isinstance(y, Tensor) and y.requires_grad]
     x = args[0] if args else kwargs.get("input", next(iter(kwargs.values()), None))
-    if not outputs or not is_dense(x):
+    if not is_dense(x):
         return None
-    return x, outputs, weight
+    if isinstance(output, Tensor):
+        return (x, (output,), weight) if output.requires_grad else None
+    outputs = (
+        [y for y in output if isinstance(y, Tensor) and y.requires_grad] if isinstance(output, tuple | list) else []
+    )
+    return (x, outputs, weight) if outputs else None
 
 
 def is_dense(x: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which layers of a model BNP observes, and which of them it leaves alone and why."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import call
 from typing import Any
@@ -47,6 +47,7 @@ class ObservedModel:
         self.unused_steps = UnusedSteps()
         self._observation = Observation(options, backends)
         self._contents: _Contents | None = None
+        self._checked: tuple[list[int], ...] = ()  # the identities of what was in it when its layers were checked
         self._handles: list[RemovableHandle] = []
         self._active = False  # beside the handles, at which compiled code cannot look
 
@@ -54,7 +55,7 @@ class ObservedModel:
         for pattern in skip:
             if not any(matches(name, pattern) for name in names):
                 raise ValueError(f"skip: no layer matches {pattern!r}; the layers are {', '.join(map(repr, names))}.")
-        self._find_layers()
+        self._contents = self._find_layers()
         if not self.layers:
             raise ValueError(
                 "The model has no layer that BNP can precondition (Linear, Conv, ConvTranspose, or a type "
@@ -120,11 +121,10 @@ class ObservedModel:
         """
         if _torch.is_compiling():
             return
-        if self._contents is None or self._contents.modules_changed():
-            self._find_layers()
-        assert self._contents is not None
-        if self._contents.parameters_changed():
+        if self._contents is None or self._contents.identities() != self._checked:
+            self._contents = self._find_layers()
             self._check_layers()
+            self._checked = self._contents.identities()
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
@@ -134,8 +134,7 @@ class ObservedModel:
             self._observation.backends.flush()
         self._observation.open_calls.begin()
         if self._contents is None or self._contents.modules_changed():
-            self._find_layers()
-        assert self._contents is not None
+            self._contents = self._find_layers()
         if self._contents.forwards_changed():
             for layer in self.layers.values():
                 layer.hooks.refresh()
@@ -154,7 +153,8 @@ class ObservedModel:
             open_calls.release()
             open_calls.end(())
 
-    def _find_layers(self) -> None:
+    def _find_layers(self) -> "_Contents":
+        """Observe the layers that are in the model now; returns what to compare it with later."""
         known = {id(layer.module): layer for layer in self.layers.values()}
         layers: dict[str, ObservedLayer] = {}
         spatial = self._observation.options.spatial
@@ -179,7 +179,7 @@ class ObservedModel:
             can_be_paused(self.model.modules(), self._observation.pause)
         self.layers = layers
         self._observation.backends.layers = len(layers)
-        self._contents = _Contents(self.model, [layer.module for layer in layers.values()])
+        return _Contents(self.model, [layer.module for layer in layers.values()])
 
     def _check_layers(self) -> None:
         owners = owners_of_parameters(clean_names(self.model))
@@ -218,28 +218,26 @@ class _Contents:
     """What a model consists of, to see in little time whether that has changed."""
 
     def __init__(self, model: nn.Module, layers: list[nn.Module]) -> None:
-        """As it is now; parameters and forwards are yet to be looked at.
+        """As it is now; forwards are yet to be looked at.
 
         If modules were added or removed, some module that is known does not consist of what it did.
         """
         modules = list(model.modules())
-        self._children = [_torch.children_of(module).values for module in modules]
-        self._parameters = [_torch.parameters_of(module).values for module in modules]
+        self._children = _Mappings(map(_torch.children_of, modules))
+        self._parameters = _Mappings(map(_torch.parameters_of, modules))
         self._layers = layers
         self._attributes = [module.__dict__ for module in layers]
         self._classes = set(map(type, layers))
-        self._known_children = _identities(self._children)
-        self._known_parameters: list[int] = [-1]
+        self._known_children = self._children.identities()
         self._known_forwards: list[Any] = []
 
     def modules_changed(self) -> bool:
         """Whether other modules are in the model."""
-        return self._known_children != _identities(self._children)
+        return self._known_children != self._children.identities()
 
-    def parameters_changed(self) -> bool:
-        """Whether the modules have other parameters than when this was last asked."""
-        before, self._known_parameters = self._known_parameters, _identities(self._parameters)
-        return before != self._known_parameters
+    def identities(self) -> tuple[list[int], list[int]]:
+        """Those of all modules and parameters in the modules that are known."""
+        return self._children.identities(), self._parameters.identities()
 
     def forwards_changed(self) -> bool:
         """Whether layers have another `forward` than when this was last asked.
@@ -252,8 +250,19 @@ class _Contents:
         return before != self._known_forwards
 
 
-def _identities(contents: Sequence[Callable[[], Iterable[Any]]]) -> list[int]:
-    return list(map(id, chain.from_iterable(map(call, contents))))
+class _Mappings:
+    """Mappings that may change, most of them empty."""
+
+    def __init__(self, mappings: Iterable[Mapping[str, Any]]) -> None:
+        """As they are now."""
+        every = list(mappings)
+        self._empty = [mapping for mapping in every if not mapping]
+        self._values = [mapping.values for mapping in every if mapping]
+
+    def identities(self) -> list[int]:
+        """Those of all values; another list if something was put into a mapping, taken out or replaced."""
+        added = [mapping.values for mapping in self._empty if mapping] if any(self._empty) else []
+        return list(map(id, chain.from_iterable(map(call, [*self._values, *added]))))
 
 
 class _CannotLookIntoError(Exception):
