@@ -281,3 +281,46 @@ def test_nothing_is_kept_alive_by_the_bond() -> None:
     del optimizer, model
     gc.collect()
     assert reference() is None
+
+
+class Shell(torch.optim.Optimizer):
+    """An optimizer that hands everything on to another, as Accelerate's does."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: Any) -> None: ...
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+def test_an_optimizer_within_others() -> None:
+    plain, wrapped = small_model(), small_model()
+    optimizer = make("SGD", plain)
+    trimtab.BNP(plain).attach(optimizer)
+    train(plain, optimizer, range(3))
+    outer = Shell(Shell(make("SGD", wrapped)))
+    bnp = trimtab.BNP(wrapped).attach(outer)
+    train(wrapped, outer, range(3))
+    assert_identical(weights(wrapped), weights(plain))
+    bnp.detach()
+    assert not outer.optimizer.optimizer._optimizer_step_pre_hooks
+
+
+def test_a_shell_around_something_else_is_refused() -> None:
+    model = small_model()
+
+    class Engine:
+        param_groups = make("SGD", model).param_groups
+
+    with pytest.raises(TypeError, match="cannot hook into the steps of Shell, which is an Optimizer"):
+        trimtab.BNP(model).attach(Shell(Engine()))

@@ -1,5 +1,6 @@
 """Settings for the tests of frameworks."""
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -12,11 +13,12 @@ def _forget() -> None:
 
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
 
 
 @pytest.fixture(autouse=True)
 def _fresh_accelerate() -> Iterator[None]:
-    """Accelerate keeps the precision of the first Accelerator in a process for all that are made later."""
+    """Accelerate, and the Trainer with it, keep the precision of the first training in a process for later ones."""
     _forget()
     yield
     _forget()

@@ -9,19 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import trimtab
+from tests.integrations.gpt2 import gpt2, words
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is in the dev extra")
 from transformers.pytorch_utils import Conv1D  # noqa: E402
-
-
-def gpt2(**settings: Any) -> Any:
-    """Without dropout, in float64."""
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=20, n_embd=8, n_layer=2, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **settings,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config).double()
 
 
 def of_linear_layers(model: Any) -> Any:
@@ -34,10 +25,6 @@ def of_linear_layers(model: Any) -> Any:
                 linear.weight.data, linear.bias.data = child.weight.data.t().contiguous(), child.bias.data.clone()
                 setattr(module, name, linear)
     return model
-
-
-def words(seed: int) -> Tensor:
-    return torch.randint(20, (3, 6), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.filterwarnings("ignore:BNP leaves these layers alone")

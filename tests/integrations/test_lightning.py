@@ -118,6 +118,22 @@ def test_without_it_the_weights_are_others() -> None:
         assert_same_weights(ours.net, theirs)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor is being accessed")
+@pytest.mark.parametrize("what", ["module", "network"])
+def test_compiled(what: str) -> None:
+    class Silent(Classifier):  # torch.compile fails at `self.log`, with BNP and without
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return loss_of(self.net, batch)
+
+    ours, theirs = Silent(), network()
+    if what == "network":
+        ours.net.compile(backend="aot_eager")
+    trainer(BNPCallback()).fit(torch.compile(ours, backend="aot_eager") if what == "module" else ours, data())
+    plain_loop(theirs)
+    assert_same_weights(ours.net, theirs)
+
+
 def test_true_precision() -> None:
     ours, theirs = Classifier(), network().bfloat16()
     trainer(BNPCallback(), precision="bf16-true").fit(ours, data())

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import trimtab
 from tests.integrations import helpers
+from tests.integrations.gpt2 import gpt2, words
 from tests.integrations.helpers import assert_same_state, assert_same_weights, network, plain_loop
 from trimtab.probes import Activations, CovariateShift, Landscape
 from trimtab.records import read_events
@@ -96,6 +97,43 @@ def test_the_same_as_the_plain_loop(tmp_path: Path, settings: dict[str, Any], pl
     assert_same_state(callback.bnp, expected)
     assert_same_weights(ours, theirs)
     assert made.args.max_grad_norm == settings.get("max_grad_norm", 0.0)
+
+
+@pytest.mark.slow
+def test_a_compiled_model(tmp_path: Path) -> None:
+    ours, theirs, collator = Classifier(), network(), Collator()
+    settings = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    trainer(ours, tmp_path, BNPCallback(), collator=collator, **settings).train()
+    plain_loop(theirs, data=collator.batches)
+    assert_same_weights(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:BNP leaves these layers alone")
+def test_gpt2(tmp_path: Path) -> None:
+    ours, theirs = gpt2(), gpt2()
+    data = [{"input_ids": row, "labels": row} for seed in range(4) for row in words(seed)]
+    settings: dict[str, Any] = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "save_strategy": "no"}
+    args = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=3, optim="sgd", learning_rate=0.1, use_cpu=True, report_to="none",
+        disable_tqdm=True, num_train_epochs=1, **settings,
+    )  # fmt: skip
+    callback = BNPCallback(tokens="samples")
+    seen: list[dict[str, Any]] = []
+    made = Trainer(ours, args, train_dataset=data, callbacks=[callback])
+    made.remove_callback(transformers.PrinterCallback)
+    handle = ours.register_forward_pre_hook(lambda _, args, inputs: seen.append(dict(inputs)), with_kwargs=True)
+    made.train()
+    handle.remove()
+    assert callback.report is not None and sum(layer.left_alone is None for layer in callback.report.layers) == 8
+
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    with trimtab.BNP(theirs, tokens="samples").attach(optimizer):
+        for inputs in seen:
+            optimizer.zero_grad()
+            theirs(**inputs).loss.backward()
+            optimizer.step()
+    assert len(seen) == 4
+    assert_same_weights(ours, theirs)
 
 
 class StopsAt(TrainerCallback):  # type: ignore[misc]

@@ -27,7 +27,13 @@ class Attachment:
         self.layers = layers
         self.bnp = bnp  # kept: who attaches a BNP need not hold it
         self._precondition = precondition
-        self._handle = optimizer.register_step_pre_hook(self._before_step)
+        try:
+            self._handle = optimizer.register_step_pre_hook(self._before_step)
+        except AttributeError:  # torch's own __init__ was never called
+            raise TypeError(
+                f"attach cannot hook into the steps of {type(optimizer).__name__}, which is an Optimizer of torch by "
+                "name only; call bnp.step() before its steps instead."
+            ) from None
         _ATTACHED.setdefault(optimizer, weakref.WeakSet()).add(self)
 
     def detach(self) -> None:
