@@ -22,6 +22,7 @@ from trimtab.bnp.layers import layer_type
 from trimtab.integrations.callback_options import Clip, check_bnp_options
 from trimtab.integrations.monitoring import MonitorFactory, Probes, scalars
 from trimtab.integrations.needed import needed
+from trimtab.integrations.trackers import TrackedResults, Tracker
 from trimtab.notice import warn_user
 from trimtab.probes import Monitor
 from trimtab.probes.result import LossFunction, Result
@@ -145,6 +146,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         every: Steps between two measurements, beginning with the first; in manual optimization batches.
         at: Measure at these steps instead, counted from 0.
         log: A file of records with all of the results, as in `trimtab.probes.Monitor`.
+        tracker: One of `trimtab.integrations.trackers`, for the numbers in the results. It is not closed here.
         loss_fn: Called as `loss_fn(module, batch)`. Without it `training_step` is called, with `log` muted; give one if
             that does more than compute the loss (updates metrics), and in manual optimization.
 
@@ -162,9 +164,11 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         *,
         at: Collection[int] = (),
         log: str | Path | None = None,
+        tracker: Tracker | None = None,
         loss_fn: LossFunction | None = None,
     ) -> None:
         self._factory = MonitorFactory(probes, every, at, log)
+        self._track = TrackedResults(tracker)
         self._loss_fn = loss_fn
         self._monitor: Monitor | None = None
         self._step = 0
@@ -186,14 +190,17 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         if self._monitor is None or batch_idx % trainer.accumulate_grad_batches:
             return
         loss_fn = self._loss_fn or _training_loss(trainer, batch_idx)
-        self._monitor.step = self._step
+        step, self._step = self._step, self._step + 1
+        self._monitor.step = step
         with _muted(pl_module):
             found = self._monitor(pl_module, loss_fn, batch)
-        self._step += 1
-        if found:
-            self.results |= found
-            for logger in trainer.loggers:
-                logger.log_metrics(scalars(found), step=trainer.global_step)
+        if not found:
+            return
+        self.results |= found
+        if trainer.is_global_zero:
+            self._track(found, step)
+        for logger in trainer.loggers:
+            logger.log_metrics(scalars(found), step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """For Lightning's checkpoints."""

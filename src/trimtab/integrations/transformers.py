@@ -20,6 +20,7 @@ from trimtab.bnp.attachment import innermost
 from trimtab.integrations.callback_options import Clip, check_bnp_options
 from trimtab.integrations.monitoring import MonitorFactory, Probes
 from trimtab.integrations.needed import needed
+from trimtab.integrations.trackers import TrackedResults, Tracker
 from trimtab.notice import warn_user
 from trimtab.probes import Monitor
 from trimtab.probes.result import LossFunction, Result
@@ -149,6 +150,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         every: Steps between two measurements, beginning with the first.
         at: Measure at these steps instead, counted from 0.
         log: A file of records with all of the results, as in `trimtab.probes.Monitor`.
+        tracker: One of `trimtab.integrations.trackers`, for the numbers in the results. It is not closed here.
         loss_fn: Called as `loss_fn(model, inputs)` with a dictionary of what the model is called with. Without it the
             loss is that which the model computes itself, from `labels`.
 
@@ -166,9 +168,11 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         *,
         at: Collection[int] = (),
         log: str | Path | None = None,
+        tracker: Tracker | None = None,
         loss_fn: LossFunction | None = None,
     ) -> None:
         self._factory = MonitorFactory(probes, every, at, log)
+        self._track = TrackedResults(tracker)
         self._loss_fn = loss_fn or _own_loss
         self._monitor: Monitor | None = None
         self._waiting: RemovableHandle | None = None
@@ -190,7 +194,10 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
             handle.remove()  # the probes call the model, too
             if args:
                 inputs = {**inspect.signature(called.forward).bind_partial(*args).arguments, **inputs}
-            self.results |= monitor(called, self._loss_fn, inputs)
+            found = monitor(called, self._loss_fn, inputs)
+            self.results |= found
+            if state.is_world_process_zero:
+                self._track(found, state.global_step)
 
         handle = self._waiting = model.register_forward_pre_hook(measure, with_kwargs=True)
 
