@@ -33,10 +33,10 @@ demo: $(READY)
 	@$(BIN)/trimtab demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not slow'
+	@$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	@$(BIN)/python -m pytest -n 2 -m slow
 
 test-all: test test-slow
 

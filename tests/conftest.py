@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,28 @@ torch.set_num_threads(1)  # two test processes share two cores
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+# Files whose tests share what takes seconds to make: a browser with its pages, a server that workers are forked from.
+SHARING = {
+    "tests/report/test_browser.py": "browser",
+    "tests/test_cli.py": "workers",
+    "tests/training/test_compare.py": "workers",
+}
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`: the tests of files that share something go to one process, each other one to any that is free."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SHARING.get(nodeid.partition("::")[0], nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from trimtab import cli
 from trimtab.cli import common
 from trimtab.training import demo
 
-pytestmark = [pytest.mark.usefixtures("forked_workers"), pytest.mark.xdist_group("workers")]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture

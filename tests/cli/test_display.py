@@ -45,7 +45,6 @@ def test_train_prints_lines_without_a_terminal(tmp_path: Any, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.usefixtures("forked_workers")
-@pytest.mark.xdist_group("workers")
 def test_compare_and_probe_print_lines_without_a_terminal(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["--network", "small-mlp", "--methods", "vanilla", "--epochs", "1", "--lrs", "0.1", "--seeds", "1"]
     assert cli.main(["compare", *told, "--jobs", "1", "--out", str(tmp_path / "compare")]) == 0

@@ -12,10 +12,7 @@ from trimtab.cli import main
 from trimtab.cli.common import PAGE
 from trimtab.report import collect, write_page
 
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="there is no chromium here"),
-    pytest.mark.xdist_group("browser"),  # one browser, and one set of pages
-]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium here")
 
 DEMO = Plan(
     sizes=(2, 1),

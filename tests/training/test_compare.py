@@ -44,8 +44,7 @@ def run(grid: Grid, out: Path, jobs: int = 2, force: bool = False) -> Comparison
     return ComparisonRunner(grid, out, command="c", device=CPU, jobs=jobs, force=force).run(lambda _: "Nothing.")
 
 
-# In one process, with one server that workers are forked from, and one comparison to compare with.
-pytestmark = [pytest.mark.usefixtures("forked_workers"), pytest.mark.xdist_group("workers")]
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture(scope="module")

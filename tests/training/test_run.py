@@ -87,7 +87,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.xdist_group("workers")  # one run to compare with
 @pytest.mark.parametrize("seed", [2, *[pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1)]])
 def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path) -> None:
     """kill -9 again and again, with a checkpoint at every step; the records are those of a run that was left alone."""
@@ -107,7 +106,6 @@ def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path
     assert [replace(e, seconds=0.0) for e in ours] == [replace(e, seconds=0.0) for e in theirs]
 
 
-@pytest.mark.xdist_group("workers")
 def test_an_interruption_leaves_a_run_to_go_on_with(uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(tmp_path)
