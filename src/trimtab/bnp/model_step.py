@@ -55,18 +55,19 @@ class ModelStep:
         shared: list[tuple[Books, Tensor]] = []
         for layer in self._observed.supported:
             weight = layer.parameters["weight"]
-            if weight is None or weight.grad is None or not weight.requires_grad:
+            grad = None if weight is None else weight.grad
+            if weight is None or grad is None or not weight.requires_grad:
                 continue
             if parameters is not None and id(weight) not in parameters:
                 continue
-            step = layer.step(weight, weight.grad, parameters)
+            step = layer.step(weight, grad, parameters)
             if step is None:
                 unseen.append(layer)
                 continue
             steps.append(step)
             if eager and len(layer.books.followers) > 1:
-                _refuse_spent(layer, weight.grad)
-                shared.append((layer.books, weight.grad))
+                _refuse_spent(layer, grad)
+                shared.append((layer.books, grad))
             if not self._warned_single_row:
                 self._warn_single_row(layer, step)
         flags = self._backends.step(steps, fold)

@@ -6,6 +6,7 @@ this when the library is loaded; the Triton kernels take the places of the field
 
 import operator
 import struct
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,34 +51,78 @@ LAYOUT = [8 * len(FIELDS), *range(0, 8 * len(FIELDS), 8)]
 _NONE = b""
 
 
+class _Averages:
+    """The running averages of a layer as the kernels see them, and the part of its record that mostly stays.
+
+    It is kept in the layer's memo, and made anew if one of the tensors is another one.
+
+    Attributes:
+        tensors: The averages and their counters.
+        addresses: Where they are; one is 0 if a tensor is not as the kernels expect.
+        columns: How many statistics.
+        dtype: Their type.
+        device: Where they are.
+        on_cpu: Whether that is the CPU.
+        about: What the packed part is about.
+        packed: That part.
+    """
+
+    __slots__ = ("about", "addresses", "columns", "device", "dtype", "on_cpu", "packed", "tensors")
+
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+        """Of mean, variance, weight, steps and skipped."""
+        mean = tensors[0]
+        self.tensors, self.columns = tensors, mean.numel()
+        self.dtype, self.device, self.on_cpu = mean.dtype, mean.device, mean.is_cpu
+        kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
+        sizes = (self.columns, self.columns, 1, 1, 1)
+        self.addresses = [_address(*each, self) for each in zip(tensors, sizes, kinds, strict=True)]
+        self.about: tuple[Any, ...] = ()
+        self.packed = _NONE
+
+    def pack(self, step: LayerStep, sites_last: bool, batch: tuple[int, int, int]) -> bytes:
+        """The part of the record; empty if the averages are not as the kernels expect."""
+        about = step.shape, sites_last, batch  # sums have no rows by this count
+        if about != self.about:
+            groups, outputs, inputs, sites = step.shape
+            if not all(self.addresses) or self.columns not in (groups * inputs, groups * inputs * sites):
+                return _NONE
+            shared = 0
+            if self.columns != groups * inputs * sites:
+                shared = SHARED if sites_last else SHARED_SITES_FIRST
+            count, samples, positions = batch
+            mode, q2 = SUMS, 0.0
+            if not isinstance(step.rows, RowSums):
+                mode = SINGLE_ROW if count == 1 else ROWS
+                q2 = float(squared_norm(inputs * sites, samples, positions))
+            self.packed = _STAYING.pack(*self.addresses, groups, outputs, inputs, sites, shared, mode, q2)
+            self.about = about
+        return self.packed
+
+
 def record(step: LayerStep) -> bytes:
     """The record; empty if a tensor is not of the size, type and device, or not as dense, as the kernels expect.
 
     The kernels have nothing but addresses: what is not checked here is not checked at all.
     """
-    weight, bias, averages = step.weight, step.bias, step.running.mean
-    dtype, on_cpu = averages.dtype, weight.is_cpu
-    if type(weight) is not Tensor or weight.layout is not torch.strided or weight.dtype is not dtype:
-        return _NONE
-    if on_cpu is not averages.is_cpu or (not on_cpu and weight.device != averages.device):
-        return _NONE  # the model was moved
+    running = step.running
+    tensors = (running.mean, running.variance, running.weight, running.steps, running.skipped)
+    averages: _Averages | None = step.memo.get("record")
+    if averages is None or not all(map(operator.is_, averages.tensors, tensors)):
+        averages = step.memo["record"] = _Averages(tensors)
+    weight, bias, dtype, columns = step.weight, step.bias, averages.dtype, averages.columns
     groups, outputs, inputs, sites = step.shape
-    weight_at = weight.data_ptr()
-    if not weight_at or weight.is_neg() or weight.numel() != groups * outputs * inputs * sites:
+    weight_at = _address(weight, groups * outputs * inputs * sites, dtype, averages, dense=False)
+    sites_last = weight_at != 0 and weight.is_contiguous()
+    if not weight_at or not (sites_last or (columns == groups * inputs and is_channels_last(weight))):
         return _NONE
     bias_at = 0
-    if bias is not None:
-        bias_at = _address(bias, groups * outputs, dtype, weight)
-        if not bias_at:
-            return _NONE
-    columns = averages.numel()
-    sites_last = weight.is_contiguous()
-    if not sites_last and not (columns == groups * inputs and is_channels_last(weight)):
+    if bias is not None and not (bias_at := _address(bias, groups * outputs, dtype, averages)):
         return _NONE
     rows = step.rows
+    batch, variance_at = (0, 0, 0), 0
     if isinstance(rows, RowSums):
-        batch: tuple[int, int, int] = 0, 0, 0
-        mean_at, variance_at = _address(rows.sums, COUNTS + 2 * columns, torch.float64, weight), 0
+        mean_at = _address(rows.sums, COUNTS + 2 * columns, torch.float64, averages)
     else:
         if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
             step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
@@ -87,64 +132,32 @@ def record(step: LayerStep) -> bytes:
         batch = moments.count, rows.samples, rows.outputs
         if type(moments) is BufferMoments and moments.address:
             layout = moments.layout
-            if layout.columns != columns or layout.result is not dtype or layout.device != weight.device:
+            if layout.columns != columns or layout.result is not dtype or layout.device != averages.device:
                 return _NONE
             mean_at = moments.address
             variance_at = mean_at + columns * dtype.itemsize
         else:
-            mean_at = _address(moments.mean, columns, dtype, weight)
-            variance_at = _address(moments.variance, columns, dtype, weight)
+            mean_at = _address(moments.mean, columns, dtype, averages)
+            variance_at = _address(moments.variance, columns, dtype, averages)
             if not variance_at:
                 return _NONE
     if not mean_at or (weight_at | bias_at | mean_at | variance_at) % dtype.itemsize:
         return _NONE  # numbers that do not begin where a processor expects it
-    staying = _staying(step, columns, sites_last, batch)
+    staying = averages.pack(step, sites_last, batch)
     return _MOVING.pack(weight_at, bias_at, mean_at, variance_at) + staying if staying else _NONE
 
 
-def _staying(step: LayerStep, columns: int, sites_last: bool, batch: tuple[int, int, int]) -> bytes:
-    """The part that is mostly the same in each step; empty if the averages are not as the kernels expect.
-
-    It is kept in the layer's memo, and made anew if one of the tensors in it is another one.
-    """
-    running = step.running
-    tensors = (running.mean, running.variance, running.weight, running.steps, running.skipped)
-    about = (step.shape, sites_last, batch)  # sums have no rows by this count
-    known = step.memo.get("record")
-    if known is not None and known[0] == about and all(map(operator.is_, known[1], tensors)):
-        return bytes(known[2])
-    groups, outputs, inputs, sites = step.shape
-    dtype = running.mean.dtype
-    expected = ((columns, dtype), (columns, dtype), (1, dtype), (1, torch.int64), (1, torch.int64))
-    addresses = [
-        _address(tensor, numel, kind, running.mean) for tensor, (numel, kind) in zip(tensors, expected, strict=True)
-    ]
-    if not all(addresses) or columns not in (groups * inputs, groups * inputs * sites):
-        return _NONE
-    shared = 0
-    if columns != groups * inputs * sites:
-        shared = SHARED if sites_last else SHARED_SITES_FIRST
-    count, samples, positions = batch
-    if isinstance(step.rows, RowSums):
-        mode, q2 = SUMS, 0.0
-    else:
-        mode, q2 = SINGLE_ROW if count == 1 else ROWS, float(squared_norm(inputs * sites, samples, positions))
-    staying = _STAYING.pack(*addresses, groups, outputs, inputs, sites, shared, mode, q2)
-    step.memo["record"] = about, tensors, staying
-    return staying
-
-
-def _address(tensor: Tensor, numel: int, dtype: torch.dtype, like: Tensor) -> int:
-    """Where a tensor begins; 0 if it is not so many numbers of a type, one after the other, on the device of `like`."""
+def _address(tensor: Tensor, numel: int, dtype: torch.dtype, averages: _Averages, dense: bool = True) -> int:
+    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on the device of the averages."""
     if (
         type(tensor) is not Tensor
         or tensor.layout is not torch.strided
         or tensor.dtype is not dtype
-        or tensor.is_cpu is not like.is_cpu
-        or (not tensor.is_cpu and tensor.device != like.device)
+        or tensor.is_cpu is not averages.on_cpu
+        or (not averages.on_cpu and tensor.device != averages.device)
         or tensor.numel() != numel
-        or not tensor.is_contiguous()
         or tensor.is_neg()
+        or (dense and not tensor.is_contiguous())
     ):
         return 0
     return tensor.data_ptr()

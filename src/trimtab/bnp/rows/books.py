@@ -97,9 +97,9 @@ class Books:
         for y in outputs:
             node = y.grad_fn if _torch.base_of(y) is None else _torch.node_of_view(y)
             if node is None:  # the output is a leaf
-                y.register_hook(Call(number, rows, None, self.reached).on_node)
+                y.register_hook(Call(number, rows, None, None, self.reached).on_node)
                 continue
-            call = Call(number, rows, node, self.reached)
+            call = Call(number, rows, node, self.weight, self.reached)
             if self._open_calls.keep(call):
                 self._seen.append(call)
             else:

@@ -5,7 +5,7 @@ node at which the backward has begun, and a node that is kept keeps what autogra
 by its node only up to the next backward; else a hook on the node waits for a backward to come by:
 
     - if the layer was called outside a call of the model, or within a backward (checkpointing);
-    - if the node is that of one of the model's own outputs;
+    - if the node is that of one of the model's own outputs, unless it has one below that leads to the weight alone;
     - from the next call of the model or the next step on, or once a backward has kept its graph.
 """
 
@@ -32,13 +32,26 @@ class Call:
         rows: What was seen.
         node: Its node in the graph, while the call is known by that.
         number: That of the call: several backwards can go through it, and it can have several outputs.
+        weight: The layer's weight.
     """
 
-    __slots__ = ("_reached", "node", "number", "rows")
+    __slots__ = ("_reached", "node", "number", "rows", "weight")
 
-    def __init__(self, number: int, rows: Rows, node: Any, reached: "Callable[[Call], None]") -> None:
+    def __init__(
+        self, number: int, rows: Rows, node: Any, weight: Tensor | None, reached: "Callable[[Call], None]"
+    ) -> None:
         """`reached` is called if a backward comes to the node while the call waits for that."""
-        self.number, self.rows, self.node, self._reached = number, rows, node, reached
+        self.number, self.rows, self.node, self.weight, self._reached = number, rows, node, weight, reached
+
+    def expect_to_be_first(self) -> None:
+        """A backward may begin at the node: be known by the one below it, or wait for a backward."""
+        for node, _ in self.node.next_functions:
+            if node is not None and node.name() == "TBackward0":  # Linear transposes its weight anew in each call
+                leaf = node.next_functions[0][0]
+                if leaf is not None and getattr(leaf, "variable", None) is self.weight:
+                    self.node = node
+                    return
+        self.wait_for_backward()
 
     def wait_for_backward(self) -> None:
         """Be known by a hook on the node from now on, and let the node go."""
@@ -78,7 +91,7 @@ class OpenCalls:
             node = y.grad_fn
             for call in self._calls:
                 if node is not None and call.node is node:
-                    call.wait_for_backward()
+                    call.expect_to_be_first()
 
     def keep(self, call: Call) -> bool:
         """Whether a call may be known by its node: not within a backward or outside a call of the model."""
