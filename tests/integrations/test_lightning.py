@@ -274,7 +274,8 @@ def test_another_number_of_optimizers_is_refused(tmp_path: Path) -> None:
     callback = BNPCallback()
     callback.load_state_dict({"bnps": [{}, {}]})
     with pytest.raises(ValueError, match="has the state of BNP for 2 optimizers with layers, and there are 1"):
-        trainer(callback).fit(Classifier(), data())
+        trainer(callback).fit(ours := Classifier(), data())
+    assert hooks(ours) == 0
 
 
 def test_warnings_show_the_users_line() -> None:

@@ -168,7 +168,9 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return straight, reference, folder / "stopped", request.param
 
 
-@pytest.mark.parametrize(("how", "step"), [("last", 6), ("path", 3), ("path", 6), ("elsewhere", 3)])
+@pytest.mark.parametrize(
+    ("how", "step"), [("last", 6), ("path", 3), ("elsewhere", 3), ("argument", 3), ("argument", 6)]
+)
 def test_resumed_from_a_checkpoint(interrupted: Any, how: str, step: int, tmp_path: Path) -> None:
     straight, reference, folder, clip = interrupted
     checkpoint = folder / f"checkpoint-{step}"
@@ -177,6 +179,8 @@ def test_resumed_from_a_checkpoint(interrupted: Any, how: str, step: int, tmp_pa
     callback = BNPCallback(clip=clip, resume_from=checkpoint if how == "elsewhere" else None)
     resumed = Classifier(seed=5)
     settings = {**SAVING, "save_strategy": "no"}
+    if how == "argument":  # as scripts have it; the other one, which is found by its history, is the last
+        settings["resume_from_checkpoint"] = str(folder / "checkpoint-3")
     trainer(resumed, output, callback, **settings).train(
         resume_from_checkpoint=True if how == "last" else str(checkpoint)
     )
@@ -189,14 +193,14 @@ def test_what_cannot_be_resumed_is_said(interrupted: Any, tmp_path: Path) -> Non
     _, _, folder, clip = interrupted
     checkpoint = str(folder / "checkpoint-6")
     settings = {**SAVING, "save_strategy": "no"}
-    with pytest.warns(trimtab.TrimtabWarning, match=r"at step 6, but BNP begins with new statistics, since .* is not"):
+    with pytest.warns(trimtab.TrimtabWarning, match=r"at step 6, but BNP begins with new statistics: no bnp\.pt"):
         trainer(Classifier(), tmp_path, BNPCallback(clip=clip), **settings).train(resume_from_checkpoint=checkpoint)
 
     other = trainer(Classifier(seed=3), tmp_path, **SAVING)  # without BNP, but with the same names of folders
     other.train()
-    with pytest.warns(trimtab.TrimtabWarning, match="is not the checkpoint that the training is resumed from"):
+    with pytest.warns(trimtab.TrimtabWarning, match="found in the checkpoint, which is not in .*; name"):
         trainer(Classifier(), tmp_path, BNPCallback(clip=clip), **settings).train(resume_from_checkpoint=checkpoint)
-    with pytest.warns(trimtab.TrimtabWarning, match=r"there is no bnp\.pt in .*checkpoint-6; name the folder"):
+    with pytest.warns(trimtab.TrimtabWarning, match=r"no bnp\.pt was found in .*checkpoint-6; name the folder"):
         trainer(Classifier(), tmp_path, BNPCallback(clip=clip), **settings).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-6")
         )
@@ -211,6 +215,17 @@ def test_the_same_callback_after_an_error(tmp_path: Path) -> None:
     trainer(ours, tmp_path, callback, collator=collator, **settings).train()
     assert made.args.max_grad_norm == helpers.CLIP
     plain_loop(theirs, data=collator.batches, clip="after", accumulate=2)
+    assert_same_weights(ours, theirs)
+
+
+def test_a_second_training_of_the_same_model_goes_on(tmp_path: Path) -> None:
+    ours, theirs, callback, collator = Classifier(), network(), BNPCallback(), Collator()
+    made = trainer(ours, tmp_path, callback, collator=collator)
+    made.train()
+    made.train()  # the Trainer keeps its optimizer
+    assert len(collator.batches) == 2 * helpers.STEPS
+    assert callback.bnp is not None
+    assert_same_state(callback.bnp, plain_loop(theirs, data=collator.batches))
     assert_same_weights(ours, theirs)
 
 

@@ -76,10 +76,10 @@ class BNPCallback(Callback):  # type: ignore[misc]
         self._detach()
         optimizers = _with_layers(pl_module, trainer.optimizers)
         self.bnps = [BNP(pl_module, **self.options) for _ in optimizers]
+        self._fitting = True
         if self.clip == "before":
             for bnp, optimizer in zip(self.bnps, optimizers, strict=True):
                 bnp.attach(optimizer)
-        self._fitting = True
         if self._loaded is not None:  # Lightning restores callbacks before the optimizers are there
             loaded, self._loaded = self._loaded, None
             self._load(loaded)
@@ -102,7 +102,7 @@ class BNPCallback(Callback):  # type: ignore[misc]
         if self._fitting:
             self._load(state_dict["bnps"])
         else:
-            self._loaded = state_dict["bnps"]
+            self._loaded = state_dict["bnps"] or None  # none was there if it was saved before a fit
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]) -> None:
         """Say what is missing."""

@@ -36,7 +36,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
     """Preconditions the gradients of a training with BNP.
 
     It attaches when the training begins and detaches at its end. Its state is saved as `bnp.pt` in each checkpoint, and
-    a training that is resumed goes on with it.
+    a training that is resumed goes on with it. So does a second `train()` of the same model.
 
     Args:
         clip: Whether the Trainer clips gradients (`max_grad_norm`, which is 1 if you do not set it) `"before"` BNP, as
@@ -74,7 +74,9 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
             ValueError: If the state in the checkpoint is another model's or of other options.
         """
         self._detach()  # from a training that ended with an error
-        self.bnp = BNP(model, **self.options).attach(optimizer)
+        if self.bnp is None or self.bnp.model is not model or state.global_step:
+            self.bnp = BNP(model, **self.options)
+        self.bnp.attach(optimizer)
         if self.clip == "after":
             self._clipping = innermost(optimizer).register_step_pre_hook(self._clip(model))
         if state.global_step:
@@ -114,18 +116,21 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
         return clip
 
     def _resume(self, args: Any, state: Any) -> None:
-        folder = Path(self.resume_from or args.resume_from_checkpoint or _checkpoint(args, state))
-        if self.resume_from is None and not _is_of(folder, state):
-            reason = f"{folder} is not the checkpoint that the training is resumed from"
-        elif not (folder / FILE).is_file():
-            reason = f"there is no {FILE} in {folder}"
+        """Load what is in the checkpoint that the training goes on from, of which callbacks are not told."""
+        if self.resume_from is not None:
+            folders = [Path(self.resume_from)]
         else:
+            named = [Path(args.resume_from_checkpoint)] if args.resume_from_checkpoint else []
+            folders = [each for each in (*named, _checkpoint(args, state)) if _is_of(each, state)]
+        found = next((folder / FILE for folder in folders if (folder / FILE).is_file()), None)
+        if found is not None:
             assert self.bnp is not None
-            self.bnp.load_state_dict(torch.load(folder / FILE, map_location="cpu", weights_only=True))
+            self.bnp.load_state_dict(torch.load(found, map_location="cpu", weights_only=True))
             return
+        where = folders[0] if folders else f"the checkpoint, which is not in {args.output_dir}"
         warn_user(
-            f"The training goes on at step {state.global_step}, but BNP begins with new statistics, since {reason}; "
-            "name the folder of the checkpoint with BNPCallback(resume_from=...)."
+            f"The training goes on at step {state.global_step}, but BNP begins with new statistics: no {FILE} was "
+            f"found in {where}; name the folder with BNPCallback(resume_from=...)."
         )
 
     def _give_back(self) -> None:
@@ -225,10 +230,7 @@ def _checkpoint(args: Any, state: Any) -> Path:
 
 
 def _is_of(folder: Path, state: Any) -> bool:
-    """Whether a checkpoint is that which a state was loaded from: its history is the same.
-
-    Callbacks are not told which checkpoint it was.
-    """
+    """Whether a checkpoint is that which a state was loaded from: its history is the same."""
     try:
         saved = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
