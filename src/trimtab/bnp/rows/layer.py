@@ -3,32 +3,27 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums, compute_dtype
-from trimtab.bnp.algorithm.step import LayerStep, Shape
-from trimtab.bnp.layer_shapes import column_shapes, has_each_once, misfit, wrong_columns
+from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.layer_shapes import misfit, wrong_columns
 from trimtab.bnp.layers import InputColumns, LayerType, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
+from trimtab.bnp.rows.known_layer import KnownLayer
 from trimtab.bnp.rows.last_call import LastCall
 from trimtab.bnp.rows.layer_hooks import CallHooks, observable
 from trimtab.bnp.rows.observation import Observation
 
 
-class ObservedLayer:
+class ObservedLayer(KnownLayer):
     """Watches one layer and keeps its statistics.
 
     Attributes:
-        name: The layer's name in the model.
-        module: The layer.
-        parameters: Its own parameters, by name, as they are now.
-        kind: What is known of its type.
         running: The running averages, from the first step on.
-        hooks: The hooks on its calls.
         books: Which of the rows that were seen count.
         warned_unseen: Whether it has been said that the layer had a gradient but no input.
         warned_unsupported: Whether it has been said that the layer cannot be preconditioned.
@@ -36,9 +31,7 @@ class ObservedLayer:
 
     def __init__(self, name: str, module: nn.Module, kind: LayerType, observation: Observation) -> None:
         """Know the layer; `start` puts the hooks on."""
-        self.name = name
-        self.module = module
-        self.kind = kind
+        super().__init__(name, module, kind)
         self.running: RunningAverage | None = None
         self.warned_unseen = False
         self.warned_unsupported = False
@@ -47,21 +40,15 @@ class ObservedLayer:
 
     def _forget(self) -> None:
         """Have no hooks, no rows, and nothing that is for this machine."""
-        self.parameters = _torch.parameters_of(self.module)
         self._compiled = CompiledRows()
         self.books = Books(self._observation.open_calls, self._compiled)
         self._memo: dict[str, Any] = {}  # for the backends
-        # The shape of the view of the weight, what it was found for, and the shapes that its statistics may have
-        self._shape: tuple[Any, Shape, list[tuple[int, ...]]] | None = None
         self._last_call: LastCall | None = None
         self._looked_at_values = False  # of what a registered function has returned
         common = self._observation
         self.hooks = CallHooks(
             self.module, self._called, self._seen, self.kind, common.options, self._compiled, common.pause
         )
-        # Why the layer is left alone, if that has come out when it ran, and what it was like then.
-        self._problem: str | None = None
-        self._problem_is_for: tuple[Any, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which have statistics and nothing else."""
@@ -71,71 +58,8 @@ class ObservedLayer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be a copy."""
         self.__dict__.update(state)
+        self._look_again()
         self._forget()
-
-    # ---- The layer as it is ------------------------------------------------------------------------------------------
-
-    @property
-    def weight(self) -> nn.Parameter | None:
-        """The layer's weight, if it is a parameter of its own (and not computed from others)."""
-        weight = self.parameters.get("weight")
-        return weight if isinstance(weight, nn.Parameter) else None
-
-    @property
-    def adds_bias(self) -> bool:
-        """Whether the layer adds its bias, if it has one, where it multiplies its weight."""
-        return self.hooks.own_forward is None or self.hooks.own_forward.adds_bias
-
-    def trained_bias(self, parameters: set[int] | None) -> nn.Parameter | None:
-        """The layer's bias, if it has one that is trained and among the parameters (None: all)."""
-        bias = self.parameters.get("bias")
-        if bias is None or not bias.requires_grad or not isinstance(bias, nn.Parameter):
-            return None
-        if self.hooks.own_forward is not None and not self.adds_bias:
-            return None
-        return bias if parameters is None or id(bias) in parameters else None
-
-    @property
-    def problem(self) -> str | None:
-        """Why the layer is left alone, in a few words, if that has come out when it ran; until the layer changes."""
-        own_forward = self.hooks.own_forward
-        if own_forward is not None and own_forward.problem is not None:
-            self._has(own_forward.problem)
-            own_forward.problem = None
-        if self._problem is not None and self._problem_is_for != self._likeness():
-            self._problem = None
-        return self._problem
-
-    def _has(self, problem: str) -> None:
-        """Leave the layer alone for this reason, as long as it is as it is now."""
-        self._problem, self._problem_is_for = problem, self._likeness()
-
-    def _likeness(self) -> tuple[Any, ...]:
-        """What can be changed about a layer so that it has no problem any longer."""
-        weight = self.weight
-        about = () if weight is None else (weight.shape, weight.dtype, weight.device)
-        return (*about, getattr(self.module, "groups", 1), *self.kind.implementations(self.module))
-
-    def view(self, weight: Tensor) -> Tensor:
-        """A tensor of the weight's shape as (groups, outputs, inputs, sites)."""
-        return self.kind.view(self.module, weight)
-
-    def shape(self, weight: Tensor) -> Shape | None:
-        """The shape of the view that `view` gives; None, and a problem, if it gives none."""
-        known_for = weight.shape, self.module.__dict__.get("groups")
-        if self._shape is None or self._shape[0] != known_for:
-            like = torch.empty(weight.shape, device="meta")
-            try:
-                view = self.view(like)
-                groups, outputs, inputs, sites = view.shape
-            except Exception:  # it may be a user's function
-                view = None
-            if view is None or not _torch.is_view_of(view, like) or not has_each_once(view, like):
-                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
-                return None
-            shape = groups, outputs, inputs, sites
-            self._shape = known_for, shape, column_shapes(weight, shape)
-        return self._shape[1]
 
     # ---- What is seen of it ------------------------------------------------------------------------------------------
 
