@@ -218,6 +218,15 @@ def test_the_same_callback_after_an_error(tmp_path: Path) -> None:
     assert_same_weights(ours, theirs)
 
 
+def test_a_step_that_is_cut_short_takes_no_clipping_away(tmp_path: Path) -> None:
+    callback, args = BNPCallback(clip="after"), TrainingArguments(str(tmp_path), max_grad_norm=0.5, use_cpu=True)
+    for _ in range(2):
+        callback.on_step_begin(args, None, None)
+    assert args.max_grad_norm == 0
+    callback.on_pre_optimizer_step(args, None, None)
+    assert args.max_grad_norm == 0.5
+
+
 def test_a_second_training_of_the_same_model_goes_on(tmp_path: Path) -> None:
     ours, theirs, callback, collator = Classifier(), network(), BNPCallback(), Collator()
     made = trainer(ours, tmp_path, callback, collator=collator)

@@ -84,6 +84,7 @@ class BNPCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """With clip="after" the Trainer must not clip: it would do so before BNP."""
+        self._give_back()  # a step that an epoch's end has cut short
         if self.clip == "after":
             self._silenced, self._max_norm, args.max_grad_norm = args, args.max_grad_norm, 0.0
 
