@@ -211,6 +211,24 @@ def in_backward() -> bool:
     return False
 
 
+def gradients(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    along: Sequence[Tensor] | None = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+) -> list[Tensor]:
+    """torch.autograd.grad, with zeros for the inputs that the outputs do not depend on.
+
+    In older versions these zeros require a gradient even if no graph is created.
+    """
+    found = torch.autograd.grad(
+        outputs, inputs, along, retain_graph=retain_graph, create_graph=create_graph, materialize_grads=True
+    )
+    return list(found) if create_graph else [gradient.detach() for gradient in found]
+
+
 # ---- Many tensors at once: one launch on a GPU for all of them
 
 _foreach_copy_ = _find("torch._foreach_copy_")

@@ -555,6 +555,24 @@ def test_compiled_and_left_alone() -> None:
     torch.compiler.reset()
 
 
+def test_a_forward_that_cannot_be_compiled_leaves_nothing_active() -> None:
+    """A layer that is not in a model is compiled in pieces: its beginning is, before its forward fails to be."""
+
+    class Breaks(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            torch._dynamo.graph_break()
+            return super().forward(x)
+
+    torch.compiler.reset()
+    layer = Breaks(4, 3)
+    with trimtab.BNP(layer):
+        for _ in range(2):
+            with pytest.raises(torch._dynamo.exc.Unsupported):
+                torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(2, 4))
+            assert current_modes() == 0
+    torch.compiler.reset()
+
+
 def test_accelerate() -> None:
     """Its hooks replace the forward of an instance."""
     hooks = pytest.importorskip("accelerate.hooks", reason="accelerate is not installed")

@@ -143,7 +143,7 @@ def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool
         CannotMeasure: If it depends on nothing.
     """
     check_gradient(loss)
-    gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    gradients = _torch.gradients([loss], list(leaves.values()), create_graph=create_graph)
     return {name: dense(gradient) for name, gradient in zip(leaves, gradients, strict=True)}
 
 

@@ -84,7 +84,8 @@ class OwnForward:
 
     def leave(self, module: nn.Module) -> None:
         """The layer's forward has ended, if need be with an exception."""
-        running = self.running
+        # A forward that torch could not compile ends here, in eager code, though its beginning was compiled.
+        running = self.running or self._traced
         if module is not self._module or not running:
             return
         mode = running.pop()
@@ -140,7 +141,7 @@ class _AffineCalls(TorchFunctionMode):
         if own is None or weight is None or not weight.requires_grad or not running or running[-1] is not self:
             return result  # nothing is to be seen, or an inner call of the same layer sees it
         if func is own.operation:
-            given = {**dict(zip(own.arguments, args, strict=False)), **kwargs}
+            given = {**dict(zip(own.arguments[: len(args)], args, strict=True)), **kwargs}
             if given["weight"] is weight and given["input"] is not weight:
                 self.misses_bias = self.misses_bias or given.get("bias") is not bias
                 return own.seen(_settings(given), given["input"], result)
@@ -168,7 +169,7 @@ def _settings(given: Mapping[str, Any]) -> CallSettings:
 
 def _per_dimension(value: Any, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """A setting for each dimension; one number is for all of them."""
-    values = tuple(value) if isinstance(value, tuple | list) else (int(value),)
+    values = tuple(value) if isinstance(value, (tuple, list)) else (int(value),)
     return values * len(sizes) if len(values) == 1 else values
 
 
@@ -176,8 +177,8 @@ def _is_differentiable(result: Any) -> bool:
     """Whether a gradient can come through what a function returned. Shapes, types and detached tensors have none."""
     if isinstance(result, Tensor):
         return result.requires_grad
-    return isinstance(result, tuple | list) and any(_is_differentiable(one) for one in result)
+    return isinstance(result, (tuple, list)) and any(_is_differentiable(one) for one in result)
 
 
 def _contains(values: Iterable[Any], parameter: Tensor) -> bool:
-    return any(one is parameter or (isinstance(one, tuple | list) and _contains(one, parameter)) for one in values)
+    return any(one is parameter or (isinstance(one, (tuple, list)) and _contains(one, parameter)) for one in values)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from trimtab import _torch
 from trimtab.probes.conditioning.patches import unit_of
 
 _CANNOT = ("not implemented", "double backward")  # in what torch says then
@@ -64,11 +65,7 @@ class Curvature:
 
     def _grad(self, outputs: list[Tensor], along: list[Tensor] | None, create_graph: bool = False) -> list[Tensor]:
         try:
-            return list(
-                torch.autograd.grad(
-                    outputs, self._shifts, along, retain_graph=True, create_graph=create_graph, materialize_grads=True
-                )
-            )
+            return _torch.gradients(outputs, self._shifts, along, retain_graph=True, create_graph=create_graph)
         except RuntimeError as error:
             if any(words in str(error).lower() for words in _CANNOT):
                 raise CannotDifferentiate(str(error).splitlines()[0]) from None

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.spectrum.lanczos import lanczos_max
@@ -63,10 +64,8 @@ class Jacobian:
     def times(self, v: list[Tensor]) -> Tensor:
         """Jv, one number for each row."""
         used = [(g, t) for g, t in zip(self._gradient, v, strict=True) if g.requires_grad]
-        (result,) = torch.autograd.grad(
-            [g for g, _ in used], self._u, [t for _, t in used], retain_graph=True, materialize_grads=True
-        )
-        return result.detach().flatten()
+        (result,) = _torch.gradients([g for g, _ in used], [self._u], [t for _, t in used], retain_graph=True)
+        return result.flatten()
 
     def gram_times(self, u: Tensor) -> Tensor:
         """JJᵀu/m."""
@@ -85,11 +84,7 @@ class Jacobian:
         return (1 + 0.3 * noise).to(self._y.device)
 
     def _backward(self, u: Tensor, create_graph: bool = False) -> list[Tensor]:
-        return list(
-            torch.autograd.grad(
-                self._y, self._parameters, u, retain_graph=True, create_graph=create_graph, materialize_grads=True
-            )
-        )
+        return _torch.gradients([self._y], self._parameters, [u], retain_graph=True, create_graph=create_graph)
 
 
 def fisher_lambda_max(

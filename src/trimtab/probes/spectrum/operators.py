@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab import _torch
 from trimtab.probes.spectrum.basis import norm
 from trimtab.probes.spectrum.lanczos import gaussian
 from trimtab.probes.spectrum.second_derivatives import check_differentiable_twice, check_finite
@@ -160,7 +161,7 @@ class GaussNewton(Curvature):
             check_finite(outputs, "The outputs are not finite.")
             # Jᵀu is linear in u, so that its derivative with respect to u is the product with J.
             u = torch.zeros_like(outputs, requires_grad=True)
-            back = torch.autograd.grad(outputs, list(leaves.values()), u, create_graph=True, materialize_grads=True)
+            back = _torch.gradients([outputs], list(leaves.values()), [u], create_graph=True)
             check_differentiable_twice(back)
             pulled = u, dict(zip(leaves, back, strict=True))
         self._u, self._pulled = pulled
@@ -248,10 +249,7 @@ def _weighted_gradient(tensors: Iterable[Tensor], inputs: Iterable[Tensor], weig
     inputs = list(inputs)
     if not used:
         return [torch.zeros_like(t) for t in inputs]
-    found = torch.autograd.grad(
-        [t for t, _ in used], inputs, [w for _, w in used], retain_graph=True, materialize_grads=True
-    )
-    return [t.detach() for t in found]
+    return _torch.gradients([t for t, _ in used], inputs, [w for _, w in used], retain_graph=True)
 
 
 def _subset(tensors: Mapping[str, Tensor], names: list[str]) -> Leaves:
