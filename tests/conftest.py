@@ -15,8 +15,11 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
-# Files whose tests share what takes seconds to make: a browser with its pages, a server that workers are forked from.
+# Files whose tests share what takes seconds to make: a browser with its pages, a server that workers are forked from,
+# processes that train together.
 SHARING = {
+    "tests/distributed/test_ddp.py": "group",
+    "tests/distributed/test_exchange.py": "group",
     "tests/report/test_browser.py": "browser",
     "tests/test_cli.py": "workers",
     "tests/training/test_compare.py": "workers",

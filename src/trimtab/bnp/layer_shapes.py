@@ -8,6 +8,7 @@ from torch import Tensor
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.algorithm.step import Shape
+from trimtab.bnp.options import Options
 
 _LARGEST = 2**62  # of the numbers of rows
 
@@ -27,6 +28,11 @@ def column_shapes(weight: Tensor, shape: Shape) -> list[tuple[int, ...]]:
     """The shapes that the moments of a layer's rows may have: one number for each input, or for each of its sites."""
     groups, _, inputs, sites = shape
     return [(groups * inputs,), (groups * inputs, sites), (groups * inputs, *weight.shape[2:])]
+
+
+def default_columns(weight: Tensor, shape: Shape, options: Options) -> tuple[int, ...]:
+    """The shape of the statistics of PyTorch's own layers."""
+    return (shape[0] * shape[2], *(weight.shape[2:] if options.spatial == "site" else ()))
 
 
 def wrong_columns(columns: torch.Size, shape: Shape) -> str:

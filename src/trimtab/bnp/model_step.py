@@ -12,6 +12,7 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.rows.model import ObservedModel
+from trimtab.bnp.sync import Exchange
 from trimtab.notice import warn_user
 
 
@@ -22,9 +23,23 @@ class ModelStep:
         alarm: Rings once something was not finite.
     """
 
-    def __init__(self, observed: ObservedModel, backends: Backends, options: Options) -> None:
-        """Of the layers of an observed model."""
+    def __init__(
+        self,
+        observed: ObservedModel,
+        backends: Backends,
+        options: Options,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Of the layers of an observed model.
+
+        Args:
+            observed: The model.
+            backends: What computes the step.
+            options: BNP's.
+            exchange: Gives the rows of all processes; None: those of this one are all.
+        """
         self.alarm = DeferredAlarm(_warn_not_finite)
+        self._exchange = exchange
         self._observed, self._backends, self._options = observed, backends, options
         self._warned_single_row = options.statistics != "batch"
 
@@ -46,6 +61,8 @@ class ModelStep:
             parameters: The identities of the parameters.
             fold: Whether the running averages move: once in a step that runs its closure several times.
         """
+        if self._exchange is not None and self._exchange.joined:
+            return
         self._observed.update()
         eager = not _torch.is_compiling()
         if eager and self._observed.unused_steps.count:
@@ -53,6 +70,7 @@ class ModelStep:
         steps: list[LayerStep] = []
         unseen: list[ObservedLayer] = []
         shared: list[tuple[Books, Tensor]] = []
+        everywhere = None if self._exchange is None else self._exchange(self._observed.layers)
         for layer in self._observed.supported:
             weight = layer.parameters["weight"]
             grad = None if weight is None else weight.grad
@@ -60,7 +78,8 @@ class ModelStep:
                 continue
             if parameters is not None and id(weight) not in parameters:
                 continue
-            step = layer.step(weight, grad, parameters)
+            rows = layer.pending if everywhere is None else everywhere[layer]
+            step = layer.step(weight, grad, rows, parameters)
             if step is None:
                 unseen.append(layer)
                 continue

@@ -20,10 +20,11 @@ from trimtab.bnp.model_step import ModelStep
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
 from trimtab.bnp.rows.model import ObservedModel
+from trimtab.bnp.sync import Exchange, ExchangeJoinHook, Joinable, JoinHook
 from trimtab.notice import warn_user
 
 
-class BNP:
+class BNP(Joinable):
     """Batch normalization preconditioning of a model's gradients.
 
     Observes the inputs of every Linear, Conv and ConvTranspose layer. At each step it folds their mean
@@ -54,6 +55,9 @@ class BNP:
         skip: Names of layers, or of modules that contain them, to leave alone; `*` and `?` match as in
             file names.
         fast: Use compiled kernels where there are some; the results are the same up to rounding.
+        sync: With several processes (`torch.distributed`): add up the rows of all of them in each step, so that each
+            makes the step of one process that has all of the data.
+        group: The group of these processes; otherwise DistributedDataParallel's if `model` is one, or all.
 
     Raises:
         TypeError: If `model` is not a module, or `skip` is not made of names.
@@ -75,8 +79,11 @@ class BNP:
         no_bias: NoBias = "second_moment",
         skip: str | Iterable[str] = (),
         fast: bool = True,
+        sync: bool = True,
+        group: Any = None,
     ) -> None:
         """Observe the model's layers from now on."""
+        super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"BNP takes a torch.nn.Module, not {type(model).__name__}.")
         if isinstance(model, torch.jit.ScriptModule):
@@ -95,19 +102,22 @@ class BNP:
         )
         backends = Backends(self.options)
         self._observed = ObservedModel(model, self.options, _names(skip), backends)
-        self._step = ModelStep(self._observed, backends, self.options)
+        if not isinstance(sync, bool):
+            raise ValueError(f"sync must be True or False, not {sync!r}.")
+        self._exchange = Exchange(sync, _group_of(model) if group is None else group, self.options)
+        self._step = ModelStep(self._observed, backends, self.options, self._exchange)
         self._attachment: Attachment | None = None
         self._observed.start()
-        self._stop_when_dropped()
-        _warn_if_distributed()
+        self._be_found()
         if not _torch.TELLS_BACKWARDS_APART:
             warn_user(
                 "This version of torch does not tell a backward within another one apart: with reentrant checkpointing "
                 "(use_reentrant=True) of a layer that is also used outside, BNP may count rows twice."
             )
 
-    def _stop_when_dropped(self) -> None:
-        """A BNP that nobody holds any longer takes its hooks with it."""
+    def _be_found(self) -> None:
+        """Take part in a `Join`, and take the hooks along when nobody holds this BNP any longer."""
+        self._exchange.joinable = weakref.ref(self)
         weakref.finalize(self, _let_go, self._observed).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,7 +127,7 @@ class BNP:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be a copy."""
         self.__dict__.update(state)
-        self._stop_when_dropped()
+        self._be_found()
 
     def __copy__(self) -> "BNP":
         """A detached BNP for the same model, with statistics of its own."""
@@ -243,6 +253,23 @@ class BNP:
         self._step.alarm.check(now=True)
         return describe(self._observed, self.options, optimizer)
 
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For `torch.distributed.algorithms.Join`: what to do for the others when this process has no data left.
+
+        Name the model, this BNP and the optimizer in this order: `Join([model, bnp, optimizer])`.
+        """
+        return ExchangeJoinHook(self._exchange, self._observed.layers)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the exchange is, for `Join`."""
+        return next(iter(self._observed.layers.values())).device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The group of processes, for `Join`."""
+        return torch.distributed.group.WORLD if self._exchange.group is None else self._exchange.group
+
     def __enter__(self) -> "BNP":
         """Use as a context manager, which detaches at the end."""
         return self
@@ -272,10 +299,6 @@ def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _warn_if_distributed() -> None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        warn_user(
-            "BNP does not share its statistics between processes: with different data in each of them their weights "
-            "will drift apart."
-        )
+def _group_of(model: nn.Module) -> Any:
+    """The processes that a model is trained by, if it says so."""
+    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None

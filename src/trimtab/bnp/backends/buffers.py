@@ -108,6 +108,10 @@ class BufferMoments(Moments):
         self.x = None
         self._buffer, self._first, self.address = buffer, first, address
 
+    def place(self) -> tuple[Tensor, int] | None:
+        """The buffer they are in, and the first of its entries that is theirs; None if they are not written yet."""
+        return None if self._buffer is None or self.x is not None else (self._buffer, self._first)
+
     def materialize(self) -> None:
         """Have mean and variance as tensors, computed alone if they still wait."""
         if self._mean is not None:

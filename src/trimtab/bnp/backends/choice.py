@@ -178,6 +178,8 @@ def _refuse_gradients(steps: Iterable[LayerStep]) -> None:
 
 def _problem_of(grad: Tensor, numel: int) -> str | None:
     """Why a gradient cannot be preconditioned, in a few words; None if it can."""
+    if hasattr(grad, "placements"):
+        return "is sharded over several processes (a DTensor)"
     if grad.layout is not torch.strided:
         return f"is {str(grad.layout).removeprefix('torch.')}"
     if not grad.is_floating_point():

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import COUNTS, Moments, Rows, RowSums, compute_dtype
 from trimtab.bnp.algorithm.step import Shape
+from trimtab.bnp.layer_shapes import default_columns
 from trimtab.bnp.layers import InputColumns, LayerType
 from trimtab.bnp.options import Options
 
@@ -47,7 +48,7 @@ class CompiledRows:
             options: BNP's.
             reached: A tensor hook.
         """
-        columns = (shape[0] * shape[2], *(weight.shape[2:] if options.spatial == "site" else ()))
+        columns = default_columns(weight, shape, options)
         if self.token is None or self.token.device != weight.device or self.columns != columns:
             self.clear()
             if weight.device.type != "mps":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
+from trimtab.bnp.algorithm.moments import compute_dtype
 from trimtab.bnp.algorithm.step import Shape
 from trimtab.bnp.layer_shapes import column_shapes, has_each_once
 from trimtab.bnp.layers import LayerType
@@ -46,6 +47,16 @@ class KnownLayer:
         """The layer's weight, if it is a parameter of its own (and not computed from others)."""
         weight = self.parameters.get("weight")
         return weight if isinstance(weight, nn.Parameter) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layer is."""
+        return torch.device("cpu") if (weight := self.weight) is None else weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that is computed in."""
+        return torch.float32 if (weight := self.weight) is None else compute_dtype(weight)
 
     @property
     def adds_bias(self) -> bool:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import Rows, RowSums, compute_dtype
+from trimtab.bnp.algorithm.moments import Rows, RowSums
 from trimtab.bnp.algorithm.step import LayerStep
-from trimtab.bnp.layer_shapes import misfit, wrong_columns
+from trimtab.bnp.layer_shapes import default_columns, misfit, wrong_columns
 from trimtab.bnp.layers import InputColumns, LayerType, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
@@ -168,8 +169,7 @@ class ObservedLayer(KnownLayer):
         self.books.before_gradient()
         self._compiled.arrived = True
         if self.running is None and weight is not None:  # before a compiled step, which would be compiled twice
-            like = sums.new_empty(self._compiled.columns, dtype=compute_dtype(weight), device=weight.device)
-            self.running = RunningAverage(like, debias=self._observation.options.debias)
+            self.running = self.new_averages(self._compiled.columns)
 
     # ---- The step ----------------------------------------------------------------------------------------------------
 
@@ -190,20 +190,45 @@ class ObservedLayer(KnownLayer):
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
         return self.books.handed_out
 
+    @property
+    def columns(self) -> torch.Size:
+        """The shape of the layer's statistics; (0,) as long as it cannot be known."""
+        if self.running is not None:
+            return self.running.mean.shape
+        if (rows := self.pending) is not None:
+            return rows.shape if isinstance(rows, RowSums) else rows.moments.shape
+        weight = self.weight
+        shape = None if weight is None or isinstance(weight, nn.UninitializedParameter) else self.shape(weight)
+        if weight is None or shape is None:
+            return torch.Size((0,))
+        return torch.Size(default_columns(weight, shape, self._observation.options))
+
+    def new_averages(self, columns: Sequence[int] | None = None) -> RunningAverage:
+        """Running averages as they are before the first step, for columns of this shape (None: of the layer's)."""
+        like = torch.empty(self.columns if columns is None else columns, dtype=self.dtype, device=self.device)
+        return RunningAverage(like, debias=self._observation.options.debias)
+
     def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.running = running
         self.books.restore(accumulated, handed_out)
 
-    def step(self, weight: nn.Parameter, grad: Tensor, parameters: set[int] | None) -> LayerStep | None:
-        """What the step of this layer is about; None if no input was seen, or if there is a `problem`.
+    def step(
+        self, weight: nn.Parameter, grad: Tensor, rows: Rows | RowSums | None, parameters: set[int] | None
+    ) -> LayerStep | None:
+        """What the step of this layer is about; None if there are no rows, or if there is a `problem`.
+
+        Args:
+            weight: The weight.
+            grad: Its gradient.
+            rows: The rows that the gradient is of, mostly `pending`.
+            parameters: The identities of the parameters to take a step with; None: of all.
 
         Raises:
             ValueError: If its running averages are for other inputs.
         """
         if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
             return None
-        rows = self.pending
         if rows is None:
             return None
         if grad.shape != weight.shape:

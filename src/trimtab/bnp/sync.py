@@ -1,0 +1,195 @@
+"""Statistics shared between the processes that train one model: the rows of all of them, added up once per step.
+
+Each process hands in one vector with the sums of the rows of all its observed layers, seen or not, and gets back the
+sums over all processes. So every process makes the step that one process would have made with all of the data, and
+what a process has not seen is zeros and no special case.
+"""
+
+import hashlib
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+
+from trimtab import _torch
+from trimtab.bnp.algorithm.moments import COUNTS, RowSums
+from trimtab.bnp.backends.sums import AllSums
+from trimtab.bnp.options import Options
+from trimtab.bnp.rows.layer import ObservedLayer
+from trimtab.notice import warn_user
+
+if TYPE_CHECKING or dist.is_available():
+    from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+else:  # a torch that was built without it
+
+    class Joinable:
+        """Stands for the class of that name."""
+
+    JoinHook = Joinable
+
+__all__ = ["Exchange", "ExchangeJoinHook", "JoinHook", "Joinable"]
+
+Layers = Mapping[str, ObservedLayer]
+Layout = tuple[tuple[str, int], ...]
+"""The name of each layer, and how many columns it has."""
+
+
+class Exchange:
+    """Adds up the rows of all processes.
+
+    Attributes:
+        sync: Whether to do so.
+        group: Of which processes; None: of all.
+        joinable: What takes part in a `Join`.
+        joined: Whether this process has run out of data in a `Join`, so that it has no gradients of its own.
+    """
+
+    def __init__(self, sync: bool, group: Any, options: Options) -> None:
+        """Decide when a step comes: a group of processes can be made later than a BNP."""
+        self.sync, self.group = sync, group
+        self.joinable: weakref.ref[Joinable] | None = None
+        self._options = options
+        self._sums = AllSums()
+        self._checked: Layout | None = None
+        self._warned = False
+        self.joined = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Exchange":
+        """The same processes."""
+        return Exchange(self.sync, self.group, self._options)
+
+    def __reduce__(self) -> tuple[type["Exchange"], tuple[Any, ...]]:
+        """A group of processes cannot be saved."""
+        return Exchange, (self.sync, None, self._options)
+
+    @property
+    def processes(self) -> int:
+        """How many processes share the training."""
+        if not dist.is_available() or not dist.is_initialized():
+            return 1
+        return dist.get_world_size(self.group)
+
+    def __call__(self, layers: Layers) -> dict[ObservedLayer, RowSums] | None:
+        """The rows of all layers in all processes; None if there is one process, or if nothing is to be shared.
+
+        Raises:
+            RuntimeError: If the processes observe different layers.
+        """
+        if self.processes <= 1:
+            return None
+        if not self.sync:
+            if not self._warned and not _torch.is_compiling():
+                self._warned = True
+                warn_user(
+                    "BNP(sync=False) does not share its statistics between processes: with different data in each of "
+                    "them their weights will drift apart."
+                )
+            return None
+        if self.joinable is not None and not _torch.is_compiling() and (joinable := self.joinable()) is not None:
+            Join.notify_join_context(joinable)
+        return self.exchange(layers, [layer.pending for layer in layers.values()])
+
+    def exchange(self, layers: Layers, rows: Sequence[Any]) -> dict[ObservedLayer, RowSums]:
+        """Add up these rows of all layers over all processes."""
+        shapes = [layer.columns for layer in layers.values()]
+        columns = [shape.numel() for shape in shapes]
+        device = _device(layers)
+        if not _torch.is_compiling():
+            self._check_layout(tuple(zip(layers, columns, strict=True)), device)
+        sums = self._sums.of(rows, columns, device)
+        dist.all_reduce(sums, group=self.group)
+        parts = sums.split([COUNTS + 2 * width for width in columns])
+        return {
+            layer: RowSums(part, shape, layer.dtype)
+            for layer, part, shape in zip(layers.values(), parts, shapes, strict=True)
+        }
+
+    def _check_layout(self, layout: Layout, device: torch.device) -> None:
+        """See to it that all processes hand in the same numbers in the same order."""
+        if layout == self._checked:
+            return
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "BNP has not compared the layers of all processes yet, which cannot be captured in a CUDA graph: "
+                "make a step before the capture."
+            )
+        options = tuple((name, value) for name, value in asdict(self._options).items() if name != "fast")
+        about = layout, options
+        number = int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:7])
+        largest = torch.tensor([number, -number], device=device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        high, low = largest.tolist()
+        if high != -low:  # on all of them: so all can tell each other
+            every: list[Any] = [None] * self.processes
+            dist.all_gather_object(every, about, group=self.group)
+            raise RuntimeError(
+                "BNP cannot add up the statistics of processes that observe different layers or have different "
+                f"options: {_difference(every)}. Make the same BNP for the same model in each process, and step "
+                "several BNPs in the same order."
+            )
+        self._checked = layout
+
+    # ---- Join: processes that have run out of data -------------------------------------------------------------------
+
+    def shadow(self, layers: Layers) -> None:
+        """Take part in the exchange of the others, without rows of one's own."""
+        if self.sync and self.processes > 1:
+            self.joined = True
+            self.exchange(layers, [None] * len(layers))
+
+    def finish_join(self, layers: Layers, is_last: bool) -> None:
+        """All have run out of data: take over the averages of one that was there to the end."""
+        self.joined = False
+        if not self.sync or self.processes <= 1:
+            return
+        device = _device(layers)
+        rank = torch.tensor([dist.get_rank(self.group) if is_last else -1], device=device)
+        dist.all_reduce(rank, dist.ReduceOp.MAX, group=self.group)
+        averages = [layer.running or layer.new_averages() for layer in layers.values()]
+        tensors = [tensor for each in averages for tensor in each.tensors().values()]
+        flat = torch.cat([tensor.double().flatten().to(device) for tensor in tensors])
+        source = int(rank)
+        dist.broadcast(
+            flat, source if self.group is None else dist.get_global_rank(self.group, source), group=self.group
+        )
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+        for layer, each in zip(layers.values(), averages, strict=True):
+            if bool(each.steps) or bool(each.skipped):
+                layer.running = each
+
+
+class ExchangeJoinHook(JoinHook):
+    """What a process does for the others when it has no data left."""
+
+    def __init__(self, exchange: Exchange, layers: Layers) -> None:
+        """For the layers of one BNP."""
+        super().__init__()
+        self._exchange, self._layers = exchange, layers
+
+    def main_hook(self) -> None:
+        """Take part in one exchange."""
+        self._exchange.shadow(self._layers)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """End with the averages of the others."""
+        self._exchange.finish_join(self._layers, is_last_joiner)
+
+
+def _device(layers: Layers) -> torch.device:
+    return next((layer.device for layer in layers.values()), torch.device("cpu"))
+
+
+def _difference(every: Sequence[tuple[Layout, tuple[tuple[str, Any], ...]]]) -> str:
+    """In what the first process and another one differ, the same words on each of them."""
+    other = next(i for i, each in enumerate(every) if each != every[0])
+    for kind, (ours, theirs) in zip(("layer", "option"), zip(every[0], every[other], strict=True), strict=True):
+        for a, b in itertools.zip_longest(ours, theirs):
+            if a != b:
+                shown = ["nothing" if each is None else f"{kind} {each[0]!r} ({each[1]})" for each in (a, b)]
+                return f"process 0 has {shown[0]} where process {other} has {shown[1]}"
+    raise AssertionError("they are equal")
