@@ -245,6 +245,82 @@ def compiled_step(rank: int, size: int, store: str) -> list[list[float]]:
     return gradients
 
 
+def wide_layer_unseen(rank: int, size: int, store: str) -> list[float]:
+    """The means of a layer that one process does not use and that is wider than all the others."""
+    model = nn.ModuleDict({"narrow": nn.Linear(3, 2), "wide": nn.Linear(1000, 2)})
+    bnp = trimtab.BNP(model)
+    with process_group(rank, size, store):
+        torch.manual_seed(rank)
+        loss = model["narrow"](torch.randn(4, 3)).sum()
+        if rank:
+            loss = loss + model["wide"](torch.randn(4, 1000)).sum()
+        loss.backward()
+        if not rank:
+            model["wide"].weight.grad = torch.zeros(2, 1000)
+        bnp.step()
+        found: list[float] = bnp.state_dict()["layers"]["wide"]["running"]["mean"].tolist()
+    return found
+
+
+def another_group(rank: int, size: int, store: str) -> list[float]:
+    """The means after steps in two groups, where in the second one a process has a BNP that has not made a step."""
+    torch.manual_seed(rank)
+    model = nn.Linear(3, 2)
+    bnp = trimtab.BNP(model)
+    for i in range(2):
+        with process_group(rank, size, f"{store} {i}"):
+            if i == 1 and rank == 1:
+                state = bnp.state_dict()
+                bnp.detach()
+                bnp = trimtab.BNP(model)
+                bnp.load_state_dict(state)
+            small_step(bnp, model, torch.randn(5, 3))
+    found: list[float] = bnp.state_dict()["layers"][""]["running"]["mean"].tolist()
+    return found
+
+
+def without_memory(rank: int, size: int, store: str) -> tuple[list[int], list[int]]:
+    """The numbers of exchanges of a model on the meta device, and the shape of its gradient."""
+    with process_group(rank, size, store), all_reduces() as count:
+        model = nn.Linear(3, 2, device="meta")
+        small_step(trimtab.BNP(model), model, torch.randn(5, 3, device="meta"))
+        assert model.weight.grad is not None
+        return count, list(model.weight.grad.shape)
+
+
+def part_of_the_processes(rank: int, size: int, store: str) -> list[bool]:
+    """Whether BNP finds the group that DistributedDataParallel was given, wherever that is in the model."""
+    with process_group(rank, size, store):
+        group = torch.distributed.new_group([1, 2])
+        if rank == 0:
+            return []
+        wrapped = DistributedDataParallel(nn.Linear(3, 2), process_group=group)
+        models = wrapped, nn.Sequential(wrapped, nn.Tanh()), torch.compile(wrapped, backend="eager")
+        return [trimtab.BNP(model).join_process_group is group for model in models]
+
+
+def sharded(rank: int, size: int, store: str, accumulate: bool) -> tuple[str, bool]:
+    """What is said of a model of which one layer is sharded, and whether the other gradients stay as they are."""
+    from torch.distributed.fsdp import fully_shard
+
+    with process_group(rank, size, store), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        bnp = trimtab.BNP(model)
+        fully_shard(model[1], mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (size,)))
+        for i in range(2 if accumulate else 1):
+            model[1].set_requires_gradient_sync(i == 1 or not accumulate)  # type: ignore[operator]
+            model(torch.randn(5, 3)).sum().backward()
+        gradient = model[0].weight.grad
+        assert isinstance(gradient, Tensor)
+        before = gradient.clone()
+        try:
+            bnp.step()
+        except ValueError as error:
+            return str(error), torch.equal(gradient, before)
+    return "nothing", torch.equal(gradient, before)
+
+
 def die(rank: int, size: int, store: str) -> str:
     """One process ends without a word, and the other makes a step."""
     model = nn.Linear(3, 2)

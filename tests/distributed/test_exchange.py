@@ -1,5 +1,7 @@
 """The exchange between processes: what it refuses, what it leaves alone, and what it is made of."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -35,6 +37,36 @@ def test_all_keep_a_step_out_or_none(two: Pool) -> None:
 
 def test_without_rows_anywhere_a_gradient_stays(two: Pool) -> None:
     assert two.run(cases.nothing_seen) == [(True, [])] * 2
+
+
+def test_a_wide_layer_that_one_process_does_not_use(two: Pool) -> None:
+    found = two.run(cases.wide_layer_unseen)
+    assert found[0] == found[1]
+    assert any(found[0])
+
+
+def test_another_group_compares_the_layers_again(two: Pool) -> None:
+    found = two.run(cases.another_group)
+    assert found[0] == found[1]
+
+
+def test_a_model_without_memory_exchanges_nothing(two: Pool) -> None:
+    assert two.run(cases.without_memory) == [([0, 0], [2, 3])] * 2
+
+
+@pytest.mark.slow
+def test_the_group_of_a_wrapped_model_within_another(three: Pool) -> None:
+    assert three.run(cases.part_of_the_processes) == [[], [True] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_sharded_weights_are_refused_before_a_gradient_is_changed(accumulate: bool, two: Pool, tmp_path: Path) -> None:
+    for said, unchanged in (
+        *two.run(cases.sharded, accumulate),
+        cases.sharded(0, 1, str(tmp_path / "store"), accumulate),
+    ):
+        assert "layer '1' is sharded over several processes (a DTensor)" in said
+        assert unchanged
 
 
 @pytest.mark.slow
@@ -95,3 +127,11 @@ def test_sums_of_all_layers_are_those_of_each() -> None:
         found = sums.of(rows, columns, cpu)
         torch.testing.assert_close(found, torch.cat(expected), rtol=1e-12, atol=1e-12, equal_nan=True)
     assert torch.equal(sums.of([None, None], [2, 1], cpu), torch.zeros(14, dtype=torch.float64))
+
+
+def test_a_layer_that_was_not_seen_may_be_wider_than_all_that_were() -> None:
+    backends, cpu = Backends(trimtab.bnp.Options()), torch.device("cpu")
+    rows = Rows(backends.moments(torch.randn(7, 3), -1), 7, 7)
+    found = AllSums().of([rows, None], [3, 1000], cpu)
+    torch.testing.assert_close(found[:10], rows.sums())
+    assert torch.equal(found[10:], torch.zeros(2004, dtype=torch.float64))

@@ -81,6 +81,7 @@ class ModelStep:
             rows = layer.pending if everywhere is None else everywhere[layer]
             step = layer.step(weight, grad, rows, parameters)
             if step is None:
+                _refuse_sharded(layer, grad)
                 unseen.append(layer)
                 continue
             steps.append(step)
@@ -109,6 +110,15 @@ class ModelStep:
                 f"Layer {layer.name!r} saw a single row in a step, which has no variance of its own: with "
                 "statistics='batch' the running statistics are used in such a step."
             )
+
+
+def _refuse_sharded(layer: ObservedLayer, grad: Tensor) -> None:
+    """Before the gradients of other layers are changed; `Backends.step` refuses those that rows were seen for."""
+    if hasattr(grad, "placements"):
+        raise ValueError(
+            f"A gradient of layer {layer.name!r} is sharded over several processes (a DTensor), so that BNP cannot "
+            "precondition it; name the layer in skip."
+        )
 
 
 def _refuse_spent(layer: ObservedLayer, grad: Tensor) -> None:

@@ -57,7 +57,7 @@ class BNP(Joinable):
         fast: Use compiled kernels where there are some; the results are the same up to rounding.
         sync: With several processes (`torch.distributed`): add up the rows of all of them in each step, so that each
             makes the step of one process that has all of the data.
-        group: The group of these processes; otherwise DistributedDataParallel's if `model` is one, or all.
+        group: The group of these processes; otherwise DistributedDataParallel's if `model` is or contains one, or all.
 
     Raises:
         TypeError: If `model` is not a module, or `skip` is not made of names.
@@ -300,5 +300,7 @@ def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _group_of(model: nn.Module) -> Any:
-    """The processes that a model is trained by, if it says so."""
-    return model.process_group if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    """The processes that a model is trained by, if it says so; it may be within another module, or compiled."""
+    wrapped = [module for module in model.modules() if isinstance(module, nn.parallel.DistributedDataParallel)]
+    groups = {id(module.process_group): module.process_group for module in wrapped}
+    return next(iter(groups.values())) if len(groups) == 1 else None

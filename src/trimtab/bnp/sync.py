@@ -55,6 +55,7 @@ class Exchange:
         self._options = options
         self._sums = AllSums()
         self._checked: Layout | None = None
+        self._checked_with: weakref.ref[Any] | None = None  # the group: another one has other processes
         self._warned = False
         self.joined = False
 
@@ -76,10 +77,12 @@ class Exchange:
     def __call__(self, layers: Layers) -> dict[ObservedLayer, RowSums] | None:
         """The rows of all layers in all processes; None if there is one process, or if nothing is to be shared.
 
+        There is nothing to share of a model without memory (on the meta device), either.
+
         Raises:
             RuntimeError: If the processes observe different layers.
         """
-        if self.processes <= 1:
+        if self.processes <= 1 or _device(layers).type == "meta":
             return None
         if not self.sync:
             if not self._warned and not _torch.is_compiling():
@@ -110,7 +113,8 @@ class Exchange:
 
     def _check_layout(self, layout: Layout, device: torch.device) -> None:
         """See to it that all processes hand in the same numbers in the same order."""
-        if layout == self._checked:
+        group = dist.group.WORLD if self.group is None else self.group
+        if layout == self._checked and self._checked_with is not None and self._checked_with() is group:
             return
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -131,7 +135,7 @@ class Exchange:
                 f"options: {_difference(every)}. Make the same BNP for the same model in each process, and step "
                 "several BNPs in the same order."
             )
-        self._checked = layout
+        self._checked, self._checked_with = layout, weakref.ref(group)
 
     # ---- Join: processes that have run out of data -------------------------------------------------------------------
 

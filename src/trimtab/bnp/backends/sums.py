@@ -74,7 +74,8 @@ class AllSums:
             self._captured += [plan, numbers]
         values = torch.cat([buffers[0].new_zeros(1), *buffers]).double()
         begin, count = numbers[: len(begins)][plan.layer], numbers[len(begins) :][plan.count].double()
-        mean, variance = values[begin + plan.mean], values[begin + plan.variance]
+        last = len(values) - 1  # layers without a place among the values may have more columns than there are values
+        mean, variance = (values[(begin + place).clamp_(max=last)] for place in (plan.mean, plan.variance))
         factor = torch.where(plan.is_sum, mean, torch.addcmul(variance, mean, mean)).masked_fill_(plan.is_count, 1)
         return (count * factor).masked_fill_(count == 0, 0)  # where there are no rows, the numbers are any
 
