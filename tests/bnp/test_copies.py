@@ -5,10 +5,12 @@ import gc
 import io
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing  # teaches ForkingPickler tensors
 from torch import nn
 from torch.optim import SGD
 
@@ -117,6 +119,19 @@ def test_a_copy_that_is_dropped_takes_its_hooks_with_it() -> None:
     del twin
     gc.collect()
     assert not model[0]._forward_hooks
+
+
+def test_what_is_sent_to_another_process_is_a_copy() -> None:
+    model, bnp, optimizer = trained()
+    other_model, other_bnp, other_optimizer = trained()
+    averages = [layer.running.mean for layer in bnp._observed.layers.values() if layer.running is not None]
+    addresses = [mean.data_ptr() for mean in averages]
+    ForkingPickler.dumps(bnp)  # moves the tensors that it is given into shared memory
+    assert addresses == [mean.data_ptr() for mean in averages]
+    train(model, optimizer, range(3, 6))
+    train(other_model, other_optimizer, range(3, 6))
+    assert_identical(weights(model), weights(other_model))
+    assert_identical(list(statistics(bnp).values()), list(statistics(other_bnp).values()))
 
 
 def test_a_single_layer() -> None:

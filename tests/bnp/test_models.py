@@ -283,6 +283,32 @@ def test_a_layer_added_later_is_observed_from_its_first_forward() -> None:
     assert why(bnp)["8"] is None
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y
+
+
+def test_a_module_replaced_by_one_at_its_address() -> None:
+    for _ in range(8):  # Python mostly puts the next object of a type where the last one was, not always
+        model = nn.Module()
+        model.block = Block()
+        model.forward = lambda x, model=model: model.block(x)
+        bnp = trimtab.BNP(model)
+        backward(model, 4, 3)
+        bnp.step()
+        del model.block
+        model.block = Block()
+        backward(model, 4, 3)
+        assert pending_rows(bnp) == {"block.layer": 4}
+        bnp.step()
+        assert statistics(bnp)["block.layer.steps"] == 1
+
+
 def test_a_layer_removed_later_is_let_go() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)

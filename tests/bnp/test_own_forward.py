@@ -598,3 +598,18 @@ def test_timm(name: str, alone: bool) -> None:
         net(x).sum().backward()
         bnp.step()
     assert [("leaves these layers alone: '0'" in str(one.message)) for one in caught] == [True] * alone
+
+
+def test_a_method_of_a_class_that_is_replaced_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Conv(nn.Conv1d):
+        pass
+
+    model = nn.Sequential(Conv(2, 3, 1), nn.Flatten())
+    bnp = trimtab.BNP(model, rho=0.0)
+    x = torch.randn(6, 2, 4)
+    model(x).sum().backward()
+    bnp.step()
+    monkeypatch.setattr(Conv, "_conv_forward", lambda self, x, weight, bias: F.conv1d(3 * x, weight, bias))
+    model(x).sum().backward()
+    bnp.step()
+    torch.testing.assert_close(statistics(bnp)["0.mean"], 3 * x.mean((0, 2)))

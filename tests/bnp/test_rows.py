@@ -652,6 +652,70 @@ def test_one_of_two_outputs() -> None:
     del unused
 
 
+class Hidden(nn.Module):
+    """Keeps what is between its two layers; its output needs no saved tensor to go back to the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 2)
+        self.between = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.between = self.a(x)
+        y: Tensor = self.b(self.between.tanh())
+        return y.mean(1)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_backward_that_begins_within_the_model(keep: bool) -> None:
+    model = Hidden()
+    bnp = trimtab.BNP(model)
+    y = model(torch.randn(6, 4))
+    (model.between.sum() + model.b.weight.sum()).backward(retain_graph=True)
+    assert pending_rows(bnp) == {"a": 6, "b": 0}
+    model.zero_grad()
+    y = model(torch.randn(6, 4))
+    model.between.backward(torch.ones(6, 4), retain_graph=keep)
+    assert pending_rows(bnp) == {"a": 6, "b": 0}
+    if keep:
+        y.sum().backward()
+        assert pending_rows(bnp) == {"a": 6, "b": 6}
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_model_that_is_called_again_within_its_backward(reentrant: bool) -> None:
+    model = Hidden()
+    bnp = trimtab.BNP(model)
+
+    def again(rows: int) -> Tensor:
+        y: Tensor = checkpoint(model, torch.randn(rows, 4, requires_grad=True), use_reentrant=reentrant)
+        return y.sum()
+
+    again(3).backward()
+    assert pending_rows(bnp) == {"a": 3, "b": 3}
+    bnp.discard()
+    (again(3) + again(4)).backward()
+    assert pending_rows(bnp) == {"a": 7, "b": 7}
+    bnp.discard()
+    (again(3) + model(torch.randn(4, 4)).sum()).backward()
+    assert pending_rows(bnp) == {"a": 7, "b": 7}
+    bnp.discard()
+    (model(torch.randn(4, 4)).sum() + again(3)).backward()
+    assert pending_rows(bnp) == {"a": 7, "b": 7}
+
+
+def test_a_replica_of_a_layer_is_not_the_layer() -> None:
+    layer = nn.Linear(4, 3)
+    bnp = trimtab.BNP(nn.Sequential(layer))
+    layer(torch.randn(6, 4)).sum().backward()
+    bnp.discard()
+    replica: Any = layer._replicate_for_data_parallel()  # as DataParallel makes them, with copies of the parameters
+    replica.weight, replica.bias = layer.weight.clone(), layer.bias.clone()
+    replica(torch.randn(6, 4)).sum().backward()
+    assert pending_rows(bnp) == {"0": 0}
+
+
 def test_a_layer_that_is_called_without_its_model() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)

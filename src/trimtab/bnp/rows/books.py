@@ -209,7 +209,7 @@ class Books:
         for call in self._seen:
             if call.node is None:  # it waits for a backward by now
                 continue
-            if not _torch.comes_to(call.node):
+            if not _torch.comes_to(call.node) and not call.is_first():
                 others.append(call)
                 continue
             executed.append(call)

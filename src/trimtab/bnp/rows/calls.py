@@ -45,13 +45,27 @@ class Call:
 
     def expect_to_be_first(self) -> None:
         """A backward may begin at the node: be known by the one below it, or wait for a backward."""
+        if (below := self._transposition()) is not None:
+            self.node = below
+        else:
+            self.wait_for_backward()
+
+    def is_first(self) -> bool:
+        """Whether the running backward has begun at the node, as far as that can be told.
+
+        That is so for a Linear layer: the backward executes the transposition of its weight, but not the node.
+        """
+        below = self._transposition()
+        return below is not None and _torch.comes_to(below)
+
+    def _transposition(self) -> Any:
+        """The node of the transposition of the weight, of which Linear makes one in each call; None without one."""
         for node, _ in self.node.next_functions:
-            if node is not None and node.name() == "TBackward0":  # Linear transposes its weight anew in each call
+            if node is not None and node.name() == "TBackward0":
                 leaf = node.next_functions[0][0]
                 if leaf is not None and getattr(leaf, "variable", None) is self.weight:
-                    self.node = node
-                    return
-        self.wait_for_backward()
+                    return node
+        return None
 
     def wait_for_backward(self) -> None:
         """Be known by a hook on the node from now on, and let the node go."""
@@ -79,7 +93,12 @@ class OpenCalls:
         self._thread = 0  # in which the model is being called
 
     def begin(self) -> None:
-        """The model is called."""
+        """The model is called.
+
+        Within a backward (checkpointing) nothing changes: a hook on a node that it has executed would be too late.
+        """
+        if _torch.current_backward() != -1:
+            return
         if self._calls:
             self.release()
         self._thread = get_ident()

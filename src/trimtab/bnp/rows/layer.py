@@ -53,8 +53,10 @@ class ObservedLayer(KnownLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which have statistics and nothing else."""
-        names = ("name", "module", "kind", "running", "warned_unseen", "warned_unsupported", "_observation")
-        return {name: self.__dict__[name] for name in names}
+        names = ("name", "module", "kind", "warned_unseen", "warned_unsupported", "_observation")
+        # Not the averages themselves: torch.multiprocessing moves what it sends, and kernels know them by address.
+        running = None if self.running is None else self.running.clone()
+        return {**{name: self.__dict__[name] for name in names}, "running": running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be a copy."""
@@ -97,6 +99,7 @@ class ObservedLayer(KnownLayer):
         last, weight = self._last_call, self.books.weight
         if (
             last is not None
+            and module is self.module  # and not a replica that DataParallel has made of it
             and weight is not None
             and weight is self.parameters.get("weight")
             and weight.requires_grad

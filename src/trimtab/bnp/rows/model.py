@@ -140,8 +140,8 @@ class ObservedModel:
                 layer.hooks.refresh()
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """A backward may begin at an output of the model."""
-        if _torch.is_compiling():
+        """A backward may begin at an output of the model, unless that was called within a backward."""
+        if _torch.is_compiling() or _torch.current_backward() != -1:
             return
         open_calls = self._observation.open_calls
         if type(output) is Tensor:
@@ -222,9 +222,9 @@ class _Contents:
 
         If modules were added or removed, some module that is known does not consist of what it did.
         """
-        modules = list(model.modules())
-        self._children = _Mappings(map(_torch.children_of, modules))
-        self._parameters = _Mappings(map(_torch.parameters_of, modules))
+        self._modules = list(model.modules())  # kept, so that no new one is where one of these was
+        self._children = _Mappings(map(_torch.children_of, self._modules))
+        self._parameters = _Mappings(map(_torch.parameters_of, self._modules))
         self._layers = layers
         self._attributes = [module.__dict__ for module in layers]
         self._classes = set(map(type, layers))
@@ -245,7 +245,7 @@ class _Contents:
         Their classes, their own attributes and those of their classes decide about it.
         """
         own = [attributes.get(name) for name in _torch.CONVOLUTION_METHODS for attributes in self._attributes]
-        of_classes = [getattr(cls, "forward", None) for cls in self._classes]
+        of_classes = [getattr(cls, name, None) for name in _torch.CONVOLUTION_METHODS for cls in self._classes]
         before, self._known_forwards = self._known_forwards, [*map(type, self._layers), *own, *of_classes]
         return before != self._known_forwards
 
