@@ -306,8 +306,9 @@ def sharded(rank: int, size: int, store: str, accumulate: bool) -> tuple[str, bo
     with process_group(rank, size, store), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (size,))
+        fully_shard(model[1], mesh=mesh, reshard_after_forward=True)
         bnp = trimtab.BNP(model)
-        fully_shard(model[1], mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (size,)))
         for i in range(2 if accumulate else 1):
             model[1].set_requires_gradient_sync(i == 1 or not accumulate)  # type: ignore[operator]
             model(torch.randn(5, 3)).sum().backward()
