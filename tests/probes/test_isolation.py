@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import trimtab
 from tests.probes.untouched import untouched
 from trimtab.probes.isolation import IsolatedModel
+from trimtab.probes.isolation.signals import DeferredSignals
 from trimtab.probes.result import CannotMeasure, by_layer
 from trimtab.probes.surface import Surface, differentiate
 
@@ -317,3 +318,20 @@ def test_frozen_statistics_of_a_constant_channel_and_of_a_norm_with_a_forward_of
     torch.testing.assert_close(gradient["0.bias"], expected["0.bias"])
     with pytest.raises(ValueError, match="forward of its own"):
         Surface(nn.Sequential(nn.Linear(4, 3), Double(3)), loss_fn, batch, statistics="frozen").loss()
+
+
+def test_a_signal_that_comes_while_a_failed_model_is_restored_is_not_lost() -> None:
+    received: list[int] = []
+
+    def fails() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not received
+        raise ValueError("in the middle")
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with pytest.raises(ValueError, match="in the middle"), DeferredSignals():
+            fails()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]

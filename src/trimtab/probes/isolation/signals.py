@@ -19,6 +19,7 @@ class DeferredSignals:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._pending: list[int] = []
         self._delivering = False
+        self._delivered = False  # whether a handler was called
 
     def __enter__(self) -> Self:
         """Replace the handlers."""
@@ -33,10 +34,10 @@ class DeferredSignals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the handlers back, and call those whose signal is pending."""
+        """Put the handlers back, and call those whose signal is pending, unless a handler has raised already."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        if kind is None:
+        if kind is None or not self._delivered:
             self._call_pending()
 
     @contextmanager
@@ -51,12 +52,13 @@ class DeferredSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._delivering:
-            self._delivering = False  # no second signal while the exception of the first unwinds
+            self._delivering, self._delivered = False, True  # no second one while the exception of the first unwinds
             self._handlers[number](number, frame)
         else:
             self._pending.append(number)
 
     def _call_pending(self) -> None:
         pending, self._pending = self._pending, []
+        self._delivered = self._delivered or bool(pending)
         for number in pending:
             self._handlers[number](number, None)
