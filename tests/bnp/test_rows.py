@@ -716,6 +716,23 @@ def test_a_replica_of_a_layer_is_not_the_layer() -> None:
     assert pending_rows(bnp) == {"0": 0}
 
 
+def test_a_call_that_is_interrupted_is_over_at_the_next_step() -> None:
+    model = small_model()
+    bnp = trimtab.BNP(model)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle = model[7].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(batch(1))
+    handle.remove()
+    bnp.step()
+    y = model[0](batch(1))
+    y.backward(torch.ones_like(y))
+    assert pending_rows(bnp) == {**NOTHING, "0": 6 * 16}
+
+
 def test_a_layer_that_is_called_without_its_model() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)

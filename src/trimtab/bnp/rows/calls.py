@@ -121,6 +121,7 @@ class OpenCalls:
 
     def release(self) -> None:
         """Keep no node any longer."""
+        self._thread = 0  # also after a call that Ctrl-C has ended, for which PyTorch calls no hook
         for call in self._calls:
             if call.node is not None:
                 call.wait_for_backward()
