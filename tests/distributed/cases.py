@@ -322,6 +322,38 @@ def sharded(rank: int, size: int, store: str, accumulate: bool) -> tuple[str, bo
     return "nothing", torch.equal(gradient, before)
 
 
+def two_bnps(rank: int, size: int, store: str) -> list[str]:
+    """What is said where two BNPs of layers of one size make their steps in another order in one process, later on."""
+    said = []
+    models = [nn.ModuleDict({name: nn.Linear(3, 2)}) for name in "ab"]
+    bnps = [trimtab.BNP(model) for model in models]
+    with process_group(rank, size, store):
+        for step in range(2):
+            for name, model in zip("ab", models, strict=True):
+                model[name](torch.randn(4, 3)).sum().backward()
+            for bnp in reversed(bnps) if step and rank else bnps:
+                try:
+                    bnp.step()
+                except RuntimeError as error:
+                    said.append(f"{step}: {error}")
+    return said
+
+
+def changed_before_join(rank: int, size: int, store: str) -> Result:
+    """A layer is added, and then one process has no data at all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    bnp = trimtab.BNP(model)
+    with process_group(rank, size, store):
+        small_step(bnp, model, torch.randn(5, 3))
+        model.append(nn.Linear(4, 2))
+        wrapped = DistributedDataParallel(model)
+        with Join([wrapped, bnp]):
+            for _ in range(3 * rank):
+                small_step(bnp, wrapped, torch.randn(5, 3))
+        return {name: value for name, value in result(model, bnp).items() if " " in name}
+
+
 def die(rank: int, size: int, store: str) -> str:
     """One process ends without a word, and the other makes a step."""
     model = nn.Linear(3, 2)

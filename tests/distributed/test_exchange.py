@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,18 @@ def test_another_group_compares_the_layers_again(two: Pool) -> None:
 
 def test_a_model_without_memory_exchanges_nothing(two: Pool) -> None:
     assert two.run(cases.without_memory) == [([0, 0], [2, 3])] * 2
+
+
+def test_bnps_that_step_in_another_order_later_on(two: Pool) -> None:
+    for said in two.run(cases.two_bnps):
+        assert len(said) == 2
+        assert all(each.startswith("1: BNP cannot add up") and "in the same order" in each for each in said)
+
+
+def test_a_layer_is_added_before_one_process_has_no_data_at_all(two: Pool) -> None:
+    ours, theirs = two.run(cases.changed_before_join)
+    assert "2 mean" in ours
+    assert all(np.array_equal(ours[name], theirs[name]) for name in {*ours, *theirs})
 
 
 @pytest.mark.slow

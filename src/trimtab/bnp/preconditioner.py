@@ -258,6 +258,8 @@ class BNP(Joinable):
 
         Name the model, this BNP and the optimizer in this order: `Join([model, bnp, optimizer])`.
         """
+        self._observed.update()
+        self._exchange.check(self._observed.layers)  # one that has no data at all would not see when the others do
         return ExchangeJoinHook(self._exchange, self._observed.layers)
 
     @property

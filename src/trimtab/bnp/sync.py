@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from trimtab import _torch
@@ -56,6 +57,7 @@ class Exchange:
         self._sums = AllSums()
         self._checked: Layout | None = None
         self._checked_with: weakref.ref[Any] | None = None  # the group: another one has other processes
+        self._number = 0  # of what was compared, which goes along with the sums
         self._warned = False
         self.joined = False
 
@@ -104,12 +106,36 @@ class Exchange:
         if not _torch.is_compiling():
             self._check_layout(tuple(zip(layers, columns, strict=True)), device)
         sums = self._sums.of(rows, columns, device)
-        dist.all_reduce(sums, group=self.group)
+        if device.type == "cpu":
+            sums = self._summed_with_number(sums)
+        else:  # would have to be waited for, to look at the number
+            dist.all_reduce(sums, group=self.group)
         parts = sums.split([COUNTS + 2 * width for width in columns])
         return {
             layer: RowSums(part, shape, layer.dtype)
             for layer, part, shape in zip(layers.values(), parts, shapes, strict=True)
         }
+
+    def _summed_with_number(self, sums: Tensor) -> Tensor:
+        """Add up over all processes, and see that they have all handed in the sums of the same layers.
+
+        That is not so if several BNPs make their steps in different orders. Then no process finds the sum of the
+        numbers and that of their squares to be those of equal numbers.
+        """
+        number = [self._number, self._number**2]
+        sums = torch.cat([sums, torch.tensor(number, dtype=sums.dtype, device=sums.device)])
+        dist.all_reduce(sums, group=self.group)
+        if not _torch.is_compiling() and sums[-2:].tolist() != [self.processes * each for each in number]:
+            raise RuntimeError(
+                "BNP cannot add up the statistics of different BNPs: step several BNPs in the same order in each "
+                "process."
+            )
+        return sums[:-2]
+
+    def check(self, layers: Layers) -> None:
+        """Compare the layers of all processes, if they were not compared yet: for all of them at the same time."""
+        if self.sync and self.processes > 1:
+            self._check_layout(tuple((name, layer.columns.numel()) for name, layer in layers.items()), _device(layers))
 
     def _check_layout(self, layout: Layout, device: torch.device) -> None:
         """See to it that all processes hand in the same numbers in the same order."""
@@ -136,6 +162,7 @@ class Exchange:
                 "several BNPs in the same order."
             )
         self._checked, self._checked_with = layout, weakref.ref(group)
+        self._number = number % 2**20  # so that sums of squares are exact
 
     # ---- Join: processes that have run out of data -------------------------------------------------------------------
 
