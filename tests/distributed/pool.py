@@ -14,6 +14,10 @@ from typing import Any
 
 TIMEOUT = 60.0  # seconds that a case may take
 
+# The last group. If DistributedDataParallel were the last to let go of it, it would wait for the group's threads without
+# letting go of the interpreter's lock, which these may wait for; Python's own reference does.
+_LAST_GROUP: list[Any] = []
+
 
 class Pool:
     """So many processes, which have imported what they need and wait for cases."""
@@ -101,6 +105,7 @@ def process_group(rank: int, size: int, store: str, seconds: float = 30) -> Iter
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=seconds)
     )
+    _LAST_GROUP[:] = [distributed.group.WORLD]
     try:
         yield
         distributed.barrier()  # nobody leaves while another one still listens
