@@ -152,7 +152,8 @@ def together(rank: int, size: int, store: str, settings: Settings) -> tuple[Resu
                         scaler.scale((output - y).square().sum() * weight).backward()
                 scaler.step(optimizer)
                 scaler.update(8.0 if settings.scaler else None)
-        return result(model, bnp), reduced, [str(warning.message) for warning in caught]
+        said = [str(each.message) for each in caught if issubclass(each.category, trimtab.TrimtabWarning)]
+        return result(model, bnp), reduced, said
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from typing import Any
 
 TIMEOUT = 60.0  # seconds that a case may take
 
-# The last group. If DistributedDataParallel were the last to let go of it, it would wait for the group's threads without
-# letting go of the interpreter's lock, which these may wait for; Python's own reference does.
+# The last group. If DistributedDataParallel were the last to let go of it, it would wait for the group's threads and
+# hold the interpreter's lock, which these may wait for; Python's own reference lets go of the lock first.
 _LAST_GROUP: list[Any] = []
 
 

@@ -53,7 +53,7 @@ def check(pool: Pool, chosen: Settings, tolerance: float) -> list[int]:
     for other, _, _ in found[1:]:
         assert [name for name in other if not np.array_equal(found[0][0][name], other[name])] == []
     assert distance(found[0][0], alone(chosen)) < tolerance
-    assert all(said == [] for _, _, said in found)
+    assert [said for _, _, said in found] == [[]] * len(found)
     counted: list[int] = found[0][1]
     return counted
 
