@@ -23,6 +23,7 @@ from trimtab.records import memory, usable_cores
 from trimtab.training.workers.task import Failure, Outcome, Task, attempt
 
 SECONDS_TO_STOP = 20.0
+_INTERRUPTIONS = {signal.SIGINT, signal.SIGTERM}
 PROCESSES: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
 """How processes are started: as new ones, since CUDA does not survive a fork."""
 
@@ -64,6 +65,7 @@ class LocalPool:
             threads: Threads of each.
         """
         self._number, self._threads = number, threads
+        self._started: list[BaseProcess] = []
         self._free: list[tuple[BaseProcess, Connection]] = []
         self._busy: dict[Connection, tuple[BaseProcess, Task]] = {}
 
@@ -124,12 +126,13 @@ class LocalPool:
         process = PROCESSES.Process(target=_serve, args=(theirs, self._threads))
         with _interruptions_delayed():
             process.start()
+            self._started.append(process)  # at once: whatever comes next, `stop` ends it
         theirs.close()
         return process, ours
 
     def stop(self) -> None:
         """End all processes; a run that is under way leaves a checkpoint."""
-        processes = [process for process, _ in [*self._free, *self._busy.values()]]
+        processes = self._started
         for process in processes:
             process.terminate()
         deadline = time.monotonic() + SECONDS_TO_STOP
@@ -154,15 +157,16 @@ def local_pool(number: int, threads: int) -> Iterator[LocalPool]:
 
 @contextmanager
 def _interruptions_delayed() -> Iterator[None]:
-    """Block Ctrl-C for a while. A process that is started meanwhile inherits that, until it handles Ctrl-C itself.
+    """Block Ctrl-C and SIGTERM for a while. A process that is started meanwhile inherits that, until it unblocks them.
 
-    Otherwise it would print a traceback if it is interrupted while it imports torch.
+    Otherwise it would print a traceback if it is interrupted while it imports torch; and where processes are forked,
+    Python calls functions around the fork whose exceptions it ignores, that of a signal's handler among them.
     """
     if not hasattr(signal, "pthread_sigmask"):  # not on this system
         yield
         return
     resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and unblocks signals then
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
     try:
         yield
     finally:
@@ -172,6 +176,8 @@ def _interruptions_delayed() -> Iterator[None]:
 def _serve(pipe: Connection, threads: int) -> None:
     """The main loop of a worker process: one task after another, until its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     while True:
