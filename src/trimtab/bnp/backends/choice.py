@@ -129,23 +129,26 @@ class Backends:
         if _torch.is_compiling():  # the compiler makes kernels of its own
             _refuse_gradients(steps)
             return _reference(steps, self._options, fold)
-        groups: dict[Any, tuple[Backend, list[LayerStep], list[bytes]]] = {}
+        groups: dict[Any, tuple[Backend | None, list[LayerStep], list[bytes]]] = {}
         rest: list[LayerStep] = []
         for step in steps:
             weight = step.weight
-            kind, backend = (weight.device, weight.dtype), self._of(weight.device)
-            record = b"" if backend is None or not step.by_output else backend.record(step)
-            if backend is None or not record:
-                rest.append(step)
-                continue
+            kind = weight.device, weight.dtype
             if (group := groups.get(kind)) is None:
-                group = groups[kind] = backend, [], []
-            group[1].append(step)
-            group[2].append(record)
+                group = groups[kind] = self._of(kind[0]), [], []
+            backend, members, records = group
+            record = b"" if backend is None or not step.by_output else backend.record(step)
+            if record:
+                members.append(step)
+                records.append(record)
+            else:
+                rest.append(step)
         if rest:
             _refuse_gradients(rest)
         flags: list[Tensor] = []
         for backend, members, records in groups.values():
+            if backend is None or not members:
+                continue
             raised = backend.step(members, records, fold)
             if raised is None:
                 rest.extend(members)

@@ -4,13 +4,13 @@ It is declared here and nowhere else. native.c has a struct of the same fields, 
 this when the library is loaded; the Triton kernels take the places of the fields from here.
 """
 
-import operator
 import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import COUNTS, Rows, RowSums
 from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.algorithm.transform import squared_norm
@@ -69,16 +69,27 @@ class _Averages:
 
     __slots__ = ("about", "addresses", "columns", "device", "dtype", "on_cpu", "packed", "tensors")
 
-    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
-        """Of mean, variance, weight, steps and skipped."""
-        mean = tensors[0]
-        self.tensors, self.columns = tensors, mean.numel()
+    def __init__(self, running: RunningAverage) -> None:
+        """Of a layer's averages as they are now."""
+        mean = running.mean
+        self.tensors, self.columns = tuple(running.tensors().values()), mean.numel()
         self.dtype, self.device, self.on_cpu = mean.dtype, mean.device, mean.is_cpu
         kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
         sizes = (self.columns, self.columns, 1, 1, 1)
-        self.addresses = [_address(*each, self) for each in zip(tensors, sizes, kinds, strict=True)]
+        self.addresses = [_address(*each, self) for each in zip(self.tensors, sizes, kinds, strict=True)]
         self.about: tuple[Any, ...] = ()
         self.packed = _NONE
+
+    def are_those_of(self, running: RunningAverage) -> bool:
+        """Whether these are still the very tensors of a layer's averages."""
+        mean, variance, weight, steps, skipped = self.tensors
+        return (
+            mean is running.mean
+            and variance is running.variance
+            and weight is running.weight
+            and steps is running.steps
+            and skipped is running.skipped
+        )
 
     def pack(self, step: LayerStep, sites_last: bool, batch: tuple[int, int, int]) -> bytes:
         """The part of the record; empty if the averages are not as the kernels expect."""
@@ -105,11 +116,9 @@ def record(step: LayerStep) -> bytes:
 
     The kernels have nothing but addresses: what is not checked here is not checked at all.
     """
-    running = step.running
-    tensors = (running.mean, running.variance, running.weight, running.steps, running.skipped)
     averages: _Averages | None = step.memo.get("record")
-    if averages is None or not all(map(operator.is_, averages.tensors, tensors)):
-        averages = step.memo["record"] = _Averages(tensors)
+    if averages is None or not averages.are_those_of(step.running):
+        averages = step.memo["record"] = _Averages(step.running)
     weight, bias, dtype, columns = step.weight, step.bias, averages.dtype, averages.columns
     groups, outputs, inputs, sites = step.shape
     weight_at = _address(weight, groups * outputs * inputs * sites, dtype, averages, dense=False)

@@ -234,12 +234,13 @@ class ObservedLayer(KnownLayer):
             return None
         if rows is None:
             return None
-        if grad.shape != weight.shape:
-            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight.shape)}")
+        shape, device = weight.shape, weight.device
+        if grad.shape != shape:
+            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(shape)}")
             return None
         like = rows if isinstance(rows, RowSums) else rows.moments
         known = self._shape
-        if known is None or known[0] != (weight.shape, self.module.__dict__.get("groups")):
+        if known is None or known[0] != (shape, self.module.__dict__.get("groups")):
             if self.shape(weight) is None:
                 return None
             known = self._shape
@@ -247,10 +248,10 @@ class ObservedLayer(KnownLayer):
         if like.shape not in known[2]:
             self._has(wrong_columns(like.shape, known[1]))
             return None
-        if like.device != weight.device:  # the model was moved
-            rows = rows.to(weight.device)
+        if like.device != device:  # the model was moved
+            rows = rows.to(device)
             like = rows if isinstance(rows, RowSums) else rows.moments
-        if (token := self._compiled.token) is not None and token.device != weight.device:
+        if (token := self._compiled.token) is not None and token.device != device:
             self._prepare_for_compiled_code(weight)
         if self.running is None:
             self.running = RunningAverage(like, debias=self._observation.options.debias)
