@@ -305,6 +305,41 @@ def replace_cuda_generator_state(state: Tensor) -> None:
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
+# ---- Fully sharded data parallel (FSDP2)
+
+
+def held_gradient(model: nn.Module, weight: nn.Parameter) -> Callable[[], bool] | None:
+    """For a weight that `fully_shard` has gathered for forward and backward: whether a gradient of it is somewhere.
+
+    It is moved on after each backward: to what is still to be reduced, or to the parameter that the optimizer holds.
+    Where torch does not tell, the answer is always yes.
+
+    Returns:
+        A function to ask; None if it is not such a weight.
+    """
+    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)  # imported if it is used
+    modules = [] if fsdp is None else [module for module in model.modules() if isinstance(module, fsdp)]
+    for module in modules:
+        try:
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            for group in groups:
+                for each in () if group is None else group.fsdp_params:
+                    if getattr(each, "_unsharded_param", None) is weight:
+                        return partial(_holds_gradient, group, each)
+        except AttributeError:
+            return lambda: True
+    return None
+
+
+def _holds_gradient(group: Any, each: Any) -> bool:
+    try:
+        places = (each._unsharded_param.grad, each.unsharded_accumulated_grad, each.sharded_param.grad)
+        return any(place is not None for place in (*places, group._partial_reduce_output))
+    except AttributeError:
+        return True
+
+
 # ---- torch.overrides
 
 _mode_stack: Callable[[], list[Any]] | None = _find("torch.overrides._get_current_function_mode_stack")

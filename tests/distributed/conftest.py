@@ -22,3 +22,10 @@ def three() -> Iterator[Pool]:
     pool = Pool(3)
     yield pool
     pool.stop()
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Pool]:
+    pool = Pool(4)
+    yield pool
+    pool.stop()

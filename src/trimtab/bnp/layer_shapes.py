@@ -13,6 +13,11 @@ from trimtab.bnp.options import Options
 _LARGEST = 2**62  # of the numbers of rows
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each of several processes holds a part of a tensor (a DTensor)."""
+    return hasattr(tensor, "placements")
+
+
 def has_each_once(view: Tensor, x: Tensor) -> bool:
     """Whether a view has each number of a contiguous tensor once, in whatever order."""
     expected = 1

@@ -8,10 +8,12 @@ from trimtab import _torch
 from trimtab.bnp.alarm import DeferredAlarm
 from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.backends import Backends
+from trimtab.bnp.layer_shapes import is_sharded
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.rows.model import ObservedModel
+from trimtab.bnp.sharding import ShardedStep
 from trimtab.bnp.sync import Exchange
 from trimtab.notice import warn_user
 
@@ -70,7 +72,8 @@ class ModelStep:
         steps: list[LayerStep] = []
         unseen: list[ObservedLayer] = []
         shared: list[tuple[Books, Tensor]] = []
-        everywhere = None if self._exchange is None else self._exchange(self._observed.layers)
+        sharded = ShardedStep(self._observed.sharded, parameters) if self._observed.sharded else None
+        everywhere = None if self._exchange is None else self._exchange(self._observed.layers, sharded)
         for layer in self._observed.supported:
             weight = layer.parameters["weight"]
             grad = None if weight is None else weight.grad
@@ -81,9 +84,10 @@ class ModelStep:
             rows = layer.pending if everywhere is None else everywhere[layer]
             step = layer.step(weight, grad, rows, parameters)
             if step is None:
-                _refuse_sharded(layer, grad)
                 unseen.append(layer)
                 continue
+            if sharded is not None and is_sharded(grad):
+                sharded.localize(layer, step)
             steps.append(step)
             if eager and len(layer.books.followers) > 1:
                 _refuse_spent(layer, grad)
@@ -91,6 +95,8 @@ class ModelStep:
             if not self._warned_single_row:
                 self._warn_single_row(layer, step)
         flags = self._backends.step(steps, fold)
+        if sharded is not None:
+            sharded.finish()
         for books, grad in shared:
             books.spend(grad)
         self._observed.discard()
@@ -110,15 +116,6 @@ class ModelStep:
                 f"Layer {layer.name!r} saw a single row in a step, which has no variance of its own: with "
                 "statistics='batch' the running statistics are used in such a step."
             )
-
-
-def _refuse_sharded(layer: ObservedLayer, grad: Tensor) -> None:
-    """Before the gradients of other layers are changed; `Backends.step` refuses those that rows were seen for."""
-    if hasattr(grad, "placements"):
-        raise ValueError(
-            f"A gradient of layer {layer.name!r} is sharded over several processes (a DTensor), so that BNP cannot "
-            "precondition it; name the layer in skip."
-        )
 
 
 def _refuse_spent(layer: ObservedLayer, grad: Tensor) -> None:

@@ -20,7 +20,8 @@ from trimtab.bnp.model_step import ModelStep
 from trimtab.bnp.options import NoBias, Options, Spatial, Statistics, Tokens
 from trimtab.bnp.report import Report, describe
 from trimtab.bnp.rows.model import ObservedModel
-from trimtab.bnp.sync import Exchange, ExchangeJoinHook, Joinable, JoinHook
+from trimtab.bnp.rows.supported import skip_patterns
+from trimtab.bnp.sync import Exchange, ExchangeJoinHook, Joinable, JoinHook, group_of
 from trimtab.notice import warn_user
 
 
@@ -101,10 +102,10 @@ class BNP(Joinable):
             fast=fast,
         )
         backends = Backends(self.options)
-        self._observed = ObservedModel(model, self.options, _names(skip), backends)
+        self._observed = ObservedModel(model, self.options, skip_patterns(skip), backends)
         if not isinstance(sync, bool):
             raise ValueError(f"sync must be True or False, not {sync!r}.")
-        self._exchange = Exchange(sync, _group_of(model) if group is None else group, self.options)
+        self._exchange = Exchange(sync, group_of(model) if group is None else group, self.options)
         self._step = ModelStep(self._observed, backends, self.options, self._exchange)
         self._attachment: Attachment | None = None
         self._observed.start()
@@ -292,17 +293,3 @@ def _let_go(observed: ObservedModel) -> None:
     """What is left to do when nobody holds a BNP any longer."""
     observed.unused_steps.gone()
     observed.close()
-
-
-def _names(skip: str | Iterable[str]) -> tuple[str, ...]:
-    names = (skip,) if isinstance(skip, str) else tuple(skip) if isinstance(skip, Iterable) else (skip,)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"skip must be the name of a layer or a list of names, not {skip!r}.")
-    return names
-
-
-def _group_of(model: nn.Module) -> Any:
-    """The processes that a model is trained by, if it says so; it may be within another module, or compiled."""
-    wrapped = [module for module in model.modules() if isinstance(module, nn.parallel.DistributedDataParallel)]
-    groups = {id(module.process_group): module.process_group for module in wrapped}
-    return next(iter(groups.values())) if len(groups) == 1 else None

@@ -7,13 +7,14 @@ what a process has not seen is zeros and no special case.
 
 import hashlib
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from trimtab import _torch
@@ -21,6 +22,7 @@ from trimtab.bnp.algorithm.moments import COUNTS, RowSums
 from trimtab.bnp.backends.sums import AllSums
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.layer import ObservedLayer
+from trimtab.bnp.sharding import ShardedStep
 from trimtab.notice import warn_user
 
 if TYPE_CHECKING or dist.is_available():
@@ -32,7 +34,7 @@ else:  # a torch that was built without it
 
     JoinHook = Joinable
 
-__all__ = ["Exchange", "ExchangeJoinHook", "JoinHook", "Joinable"]
+__all__ = ["Exchange", "ExchangeJoinHook", "JoinHook", "Joinable", "group_of"]
 
 Layers = Mapping[str, ObservedLayer]
 Layout = tuple[tuple[str, int], ...]
@@ -56,7 +58,7 @@ class Exchange:
         self._options = options
         self._sums = AllSums()
         self._checked: Layout | None = None
-        self._checked_with: weakref.ref[Any] | None = None  # the group: another one has other processes
+        self._checked_with: list[weakref.ref[Any]] = []  # the groups: others have other processes
         self._number = 0  # of what was compared, which goes along with the sums
         self._warned = False
         self.joined = False
@@ -76,16 +78,23 @@ class Exchange:
             return 1
         return dist.get_world_size(self.group)
 
-    def __call__(self, layers: Layers) -> dict[ObservedLayer, RowSums] | None:
+    def __call__(self, layers: Layers, sharded: ShardedStep | None = None) -> dict[ObservedLayer, RowSums] | None:
         """The rows of all layers in all processes; None if there is one process, or if nothing is to be shared.
 
         There is nothing to share of a model without memory (on the meta device), either.
 
+        Args:
+            layers: The observed layers.
+            sharded: The step of those among them that are sharded; None if none is.
+
         Raises:
             RuntimeError: If the processes observe different layers.
+            ValueError: If statistics are not to be shared, but weights are sharded.
         """
         if self.processes <= 1 or _device(layers).type == "meta":
             return None
+        if not self.sync and sharded is not None:
+            raise ValueError("BNP(sync=False) cannot precondition weights that are sharded over several processes.")
         if not self.sync:
             if not self._warned and not _torch.is_compiling():
                 self._warned = True
@@ -96,51 +105,73 @@ class Exchange:
             return None
         if self.joinable is not None and not _torch.is_compiling() and (joinable := self.joinable()) is not None:
             Join.notify_join_context(joinable)
-        return self.exchange(layers, [layer.pending for layer in layers.values()])
+        return self.exchange(layers, [layer.pending for layer in layers.values()], sharded)
 
-    def exchange(self, layers: Layers, rows: Sequence[Any]) -> dict[ObservedLayer, RowSums]:
+    def exchange(
+        self, layers: Layers, rows: Sequence[Any], sharded: ShardedStep | None = None
+    ) -> dict[ObservedLayer, RowSums]:
         """Add up these rows of all layers over all processes."""
         shapes = [layer.columns for layer in layers.values()]
         columns = [shape.numel() for shape in shapes]
-        device = _device(layers)
+        sizes = [COUNTS + 2 * width for width in columns]
+        device, groups = _device(layers), self._groups(sharded)
+        message = None if sharded is None else sharded.message()
         if not _torch.is_compiling():
-            self._check_layout(tuple(zip(layers, columns, strict=True)), device)
+            more = () if message is None else (("(gradients of biases)", len(message)),)
+            self._check_layout((*zip(layers, columns, strict=True), *more), device, groups)
         sums = self._sums.of(rows, columns, device)
-        if device.type == "cpu":
-            sums = self._summed_with_number(sums)
-        else:  # would have to be waited for, to look at the number
-            dist.all_reduce(sums, group=self.group)
-        parts = sums.split([COUNTS + 2 * width for width in columns])
+        if sharded is not None:
+            for layer, part in zip(layers.values(), sums.split(sizes), strict=True):
+                sharded.mark_not_finite(layer, part)
+        vectors = [sums] if message is None else [sums, message]
+        # On a GPU it would have to be waited for, to look at the number.
+        added = self._added_up(vectors, groups, numbered=device.type == "cpu")
+        if sharded is not None and message is not None:
+            sharded.receive(added[1])
         return {
             layer: RowSums(part, shape, layer.dtype)
-            for layer, part, shape in zip(layers.values(), parts, shapes, strict=True)
+            for layer, part, shape in zip(layers.values(), added[0].split(sizes), shapes, strict=True)
         }
 
-    def _summed_with_number(self, sums: Tensor) -> Tensor:
-        """Add up over all processes, and see that they have all handed in the sums of the same layers.
+    def _groups(self, sharded: ShardedStep | None) -> list[Any]:
+        """The groups over which to add up, one after the other: one, unless weights are sharded in a part of a mesh."""
+        if sharded is None or sharded.mesh is None or self.group is not None:
+            return [self.group]
+        if sharded.mesh.size() == dist.get_world_size():
+            return [None]
+        return [sharded.mesh.get_group(dim) for dim in range(sharded.mesh.ndim)]
+
+    def _added_up(self, vectors: list[Tensor], groups: Sequence[Any], numbered: bool) -> Sequence[Tensor]:
+        """Add up vectors over all processes, and see that these have all handed in the sums of the same layers.
 
         That is not so if several BNPs make their steps in different orders. Then no process finds the sum of the
         numbers and that of their squares to be those of equal numbers.
         """
         number = [self._number, self._number**2]
-        sums = torch.cat([sums, torch.tensor(number, dtype=sums.dtype, device=sums.device)])
-        dist.all_reduce(sums, group=self.group)
-        if not _torch.is_compiling() and sums[-2:].tolist() != [self.processes * each for each in number]:
+        if numbered:
+            vectors = [*vectors, torch.tensor(number, dtype=torch.float64)]
+        whole = torch.cat(vectors) if len(vectors) > 1 else vectors[0]
+        for group in groups:
+            dist.all_reduce(whole, group=group)
+        parts: Sequence[Tensor] = whole.split([len(vector) for vector in vectors])
+        processes = math.prod(dist.get_world_size(group) for group in groups)
+        if numbered and not _torch.is_compiling() and parts[-1].tolist() != [processes * each for each in number]:
             raise RuntimeError(
                 "BNP cannot add up the statistics of different BNPs: step several BNPs in the same order in each "
                 "process."
             )
-        return sums[:-2]
+        return parts
 
     def check(self, layers: Layers) -> None:
         """Compare the layers of all processes, if they were not compared yet: for all of them at the same time."""
         if self.sync and self.processes > 1:
-            self._check_layout(tuple((name, layer.columns.numel()) for name, layer in layers.items()), _device(layers))
+            layout = tuple((name, layer.columns.numel()) for name, layer in layers.items())
+            self._check_layout(layout, _device(layers), [self.group])
 
-    def _check_layout(self, layout: Layout, device: torch.device) -> None:
+    def _check_layout(self, layout: Layout, device: torch.device, groups: Sequence[Any]) -> None:
         """See to it that all processes hand in the same numbers in the same order."""
-        group = dist.group.WORLD if self.group is None else self.group
-        if layout == self._checked and self._checked_with is not None and self._checked_with() is group:
+        named = [dist.group.WORLD if group is None else group for group in groups]
+        if layout == self._checked and [known() for known in self._checked_with] == named:
             return
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -151,17 +182,21 @@ class Exchange:
         about = layout, options
         number = int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:7])
         largest = torch.tensor([number, -number], device=device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        for group in groups:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
         high, low = largest.tolist()
         if high != -low:  # on all of them: so all can tell each other
-            every: list[Any] = [None] * self.processes
-            dist.all_gather_object(every, about, group=self.group)
+            every = [about]
+            for group in groups:
+                gathered: list[Any] = [None] * dist.get_world_size(group)
+                dist.all_gather_object(gathered, every, group=group)
+                every = [one for each in gathered for one in each]
             raise RuntimeError(
                 "BNP cannot add up the statistics of processes that observe different layers or have different "
                 f"options: {_difference(every)}. Make the same BNP for the same model in each process, and step "
                 "several BNPs in the same order."
             )
-        self._checked, self._checked_with = layout, weakref.ref(group)
+        self._checked, self._checked_with = layout, [weakref.ref(group) for group in named]
         self._number = number % 2**20  # so that sums of squares are exact
 
     # ---- Join: processes that have run out of data -------------------------------------------------------------------
@@ -209,6 +244,13 @@ class ExchangeJoinHook(JoinHook):
     def post_hook(self, is_last_joiner: bool) -> None:
         """End with the averages of the others."""
         self._exchange.finish_join(self._layers, is_last_joiner)
+
+
+def group_of(model: nn.Module) -> Any:
+    """The processes that a model is trained by, if it says so; it may be within another module, or compiled."""
+    wrapped = [module for module in model.modules() if isinstance(module, nn.parallel.DistributedDataParallel)]
+    groups = {id(module.process_group): module.process_group for module in wrapped}
+    return next(iter(groups.values())) if len(groups) == 1 else None
 
 
 def _device(layers: Layers) -> torch.device:

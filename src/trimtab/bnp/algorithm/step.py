@@ -29,6 +29,7 @@ class LayerStep:
         view: The view of a tensor like the weight as (groups, outputs, inputs, sites).
         shape: The shape of that view.
         by_output: Whether the view is one of rows in memory: all weights of one output, then those of the next.
+        replace: Replaces the gradients, as `replace_gradients`, if they are not all of the layer's.
         memo: For the backends, to keep what does not change from one step of this layer to the next.
     """
 
@@ -41,6 +42,7 @@ class LayerStep:
     shape: Shape
     by_output: bool
     memo: dict[str, Any] = field(default_factory=dict)
+    replace: "Callable[[LayerStep, Rows, Tensor, Tensor, Tensor, Options], Tensor] | None" = None
 
 
 def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
@@ -65,26 +67,33 @@ def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
         own = usable & (count > 1)
         used_mean = torch.where(own, batch.mean, used_mean)
         used_variance = torch.where(own, variance, used_variance)
-    finite = _replace_gradients(step, rows, used_mean, used_variance, seen, options)
+    finite = (step.replace or replace_gradients)(step, rows, used_mean, used_variance, seen, options)
     accept = usable & finite
     if fold:
         running.move_to(averages, accept, seen)
     return seen & ~accept
 
 
-def _replace_gradients(
-    step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, seen: Tensor, options: Options
-) -> Tensor:
-    """Replace the gradients if rows were seen; returns whether the new ones are finite."""
-    groups, outputs, inputs, sites = step.shape
+def scaling(
+    step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, options: Options
+) -> tuple[Tensor, Tensor, float | Tensor]:
+    """μ, σ̃² and q² as `transform.precondition` takes them, for a layer with this mean and variance."""
+    groups, _, inputs, sites = step.shape
     mean = mean.reshape(groups, 1, inputs, -1)
     variance = variance.reshape(groups, 1, inputs, -1)
     if step.bias is None and options.no_bias == "second_moment":
         variance = transform.second_moment(mean, variance)
     scale = transform.regularized(variance, options.eps1, options.eps2)
     samples, positions = scalar(rows.samples, scale), scalar(rows.outputs, scale)
-    q2 = transform.squared_norm(inputs * sites, samples, positions)
+    return mean, scale, transform.squared_norm(inputs * sites, samples, positions)
 
+
+def replace_gradients(
+    step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, seen: Tensor, options: Options
+) -> Tensor:
+    """Replace the gradients if rows were seen; returns whether the new ones are finite."""
+    groups, outputs, _, _ = step.shape
+    mean, scale, q2 = scaling(step, rows, mean, variance, options)
     whole = step.weight.contiguous()  # so that it can be viewed; the gradient itself unless channels_last
     view = step.view(whole)
     weight = at_least_float32(view)

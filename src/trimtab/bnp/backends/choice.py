@@ -170,6 +170,8 @@ def _reference(steps: Iterable[LayerStep], options: Options, fold: bool) -> list
 def _refuse_gradients(steps: Iterable[LayerStep]) -> None:
     """Refuse gradients that nothing can be done with, before any is changed."""
     for step in steps:
+        if step.replace is not None:
+            continue
         groups, outputs, inputs, sites = step.shape
         for grad, numel in ((step.weight, groups * outputs * inputs * sites), (step.bias, groups * outputs)):
             if grad is not None and (problem := _problem_of(grad, numel)) is not None:

@@ -15,7 +15,7 @@ node does: see `calls`.
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle, unserializable_hook
@@ -86,6 +86,7 @@ class Books:
         self._compared = -1  # the backward before which weight.grad was looked at
         self._gradient: tuple[weakref.ref[Tensor], int | None] | None = None  # weight.grad as it was left, its version
         self._spent: weakref.ref[Tensor] | None = None  # weight.grad, if another BNP has preconditioned it
+        self._held: Callable[[], bool] | None = None  # of a weight whose gradient is moved on to a sharded one
 
     def called(self, rows: Rows, outputs: Iterable[Tensor]) -> None:
         """The layer was called and has shown these rows; its outputs need a gradient."""
@@ -149,15 +150,20 @@ class Books:
         self._accumulated.hold(accumulated)
         self._handed_out.hold(handed_out)
 
-    def follow(self, weight: nn.Parameter | None) -> None:
-        """Put the hooks on this weight, and on no other."""
+    def follow(self, weight: nn.Parameter | None, held: Callable[[], bool] | None = None) -> None:
+        """Put the hooks on this weight, and on no other.
+
+        Args:
+            weight: The parameter that autograd accumulates into; None: no other one, either.
+            held: If what is accumulated there is moved on after the backward (FSDP): whether it is still somewhere.
+        """
         for handle in self._handles:
             handle.remove()
         if self.weight is not None:
             self.followers.remove(self)
             if not self.followers:
                 del _FOLLOWERS[id(self.weight)]
-        self.weight, self._spent, self._handles, self.followers = weight, None, [], []
+        self.weight, self._held, self._spent, self._handles, self.followers = weight, held, None, [], []
         if weight is not None:
             self.followers = _FOLLOWERS.setdefault(id(weight), [])
             self.followers.append(self)
@@ -247,6 +253,8 @@ class Books:
         """
         if self.weight is None or (self._accumulated.rows is None and not self._compiled.arrived):
             return False
+        if self._held is not None:
+            return not self._held()
         grad = self.weight.grad
         if grad is None or self._gradient is None:
             return grad is None

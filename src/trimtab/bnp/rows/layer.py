@@ -10,7 +10,7 @@ from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums
 from trimtab.bnp.algorithm.step import LayerStep
-from trimtab.bnp.layer_shapes import default_columns, misfit, wrong_columns
+from trimtab.bnp.layer_shapes import default_columns, is_sharded, misfit, wrong_columns
 from trimtab.bnp.layers import InputColumns, LayerType, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
@@ -81,9 +81,11 @@ class ObservedLayer(KnownLayer):
         self.hooks.take_off()
 
     def _follow(self, weight: nn.Parameter | None) -> None:
-        """See what becomes of this weight's gradients."""
+        """See what becomes of this weight's gradients. Those of a shard do not come from autograd."""
         if weight is not None and not isinstance(weight, nn.UninitializedParameter):
-            self.books.follow(weight if weight.requires_grad else None)
+            follows = weight.requires_grad and not is_sharded(weight)
+            held = _torch.held_gradient(self._observation.model, weight) if follows else None
+            self.books.follow(weight if follows else None, held)
             self._prepare_for_compiled_code(weight)
 
     def _prepare_for_compiled_code(self, weight: nn.Parameter) -> None:
@@ -119,6 +121,9 @@ class ObservedLayer(KnownLayer):
     def _seen(self, layer: Any, x: Tensor, outputs: Sequence[Tensor], weight: nn.Parameter) -> None:
         """Enter the rows of a call in the books."""
         if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
+            return
+        if is_sharded(weight):
+            self._has("its weight is sharded while it computes, as by tensor parallelism")
             return
         last = self._last_call
         rows = last.rows(x, outputs[0]) if last is not None else None

@@ -137,14 +137,16 @@ class CallHooks:
         module = self._module
         self._implementations = self._kind.implementations(module)
         if self._kind.is_overridden_in(module):
-            hook = OwnForwardHook(module, self._affine_call, *self._about)
-            self.own_forward = hook.forward
+            own = OwnForwardHook(module, self._affine_call, *self._about)
+            self.own_forward = own.forward
             self._handles = [
-                module.register_forward_pre_hook(hook.before()),
-                module.register_forward_hook(hook, always_call=True),
+                module.register_forward_pre_hook(own.before()),
+                module.register_forward_hook(own, always_call=True),
             ]
         else:
-            self._handles = [module.register_forward_hook(LayerHook(self._called, *self._about), with_kwargs=True)]
+            # Before the hook by which FSDP takes the gathered weight away again
+            hook = LayerHook(self._called, *self._about)
+            self._handles = [module.register_forward_hook(hook, with_kwargs=True, prepend=True)]
 
     def take_off(self) -> None:
         """Take the hooks off the layer."""

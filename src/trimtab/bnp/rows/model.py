@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab import _torch
 from trimtab.bnp.backends import Backends
+from trimtab.bnp.layer_shapes import is_sharded
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.compiled_before import refuse_what_has_run
@@ -30,6 +31,7 @@ class ObservedModel:
         skip: The patterns of names of layers that are left out.
         layers: By the layer's name, in the order of the model's modules.
         supported: Those that can be preconditioned, as of the last `update`.
+        sharded: Those of them of whose weight this process holds a part.
         unused_steps: Whether the model is trained without BNP's steps.
     """
 
@@ -44,8 +46,9 @@ class ObservedModel:
         self.skip = skip
         self.layers: dict[str, ObservedLayer] = {}
         self.supported: list[ObservedLayer] = []
+        self.sharded: list[ObservedLayer] = []
         self.unused_steps = UnusedSteps()
-        self._observation = Observation(options, backends)
+        self._observation = Observation(model, options, backends)
         self._contents: _Contents | None = None
         self._checked: tuple[list[int], ...] = ()  # the identities of what was in it when its layers were checked
         self._handles: list[RemovableHandle] = []
@@ -185,6 +188,7 @@ class ObservedModel:
         owners = owners_of_parameters(clean_names(self.model))
         reasons = {name: why_unsupported(name, layer.module, owners) for name, layer in self.layers.items()}
         self.supported = [layer for name, layer in self.layers.items() if reasons[name] is None]
+        self.sharded = [layer for layer in self.supported if layer.weight is not None and is_sharded(layer.weight)]
         self._warn_left_alone(reasons)
 
     def skips(self, name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import nn
+
 from trimtab.bnp.backends import Backends
 from trimtab.bnp.options import Options
 from trimtab.bnp.rows.calls import OpenCalls
@@ -12,14 +14,16 @@ class Observation:
     """What all observed layers of a model have in common.
 
     Attributes:
+        model: The model.
         options: BNP's.
         backends: What computes moments and steps.
         open_calls: The calls that wait for a backward.
         pause: Whether the hooks do nothing for now.
     """
 
-    def __init__(self, options: Options, backends: Backends) -> None:
+    def __init__(self, model: nn.Module, options: Options, backends: Backends) -> None:
         """For one BNP."""
+        self.model = model
         self.options = options
         self.backends = backends
         self.open_calls = OpenCalls(backends)
@@ -27,7 +31,7 @@ class Observation:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: without calls."""
-        return {"options": self.options, "backends": self.backends}
+        return {"model": self.model, "options": self.options, "backends": self.backends}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be a copy."""

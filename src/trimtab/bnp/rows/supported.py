@@ -75,3 +75,15 @@ def matches(name: str, pattern: str) -> bool:
     """Whether a pattern names the layer or a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
+
+
+def skip_patterns(skip: str | Iterable[str]) -> tuple[str, ...]:
+    """The option `skip` as patterns.
+
+    Raises:
+        TypeError: If it is not made of names.
+    """
+    names = (skip,) if isinstance(skip, str) else tuple(skip) if isinstance(skip, Iterable) else (skip,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"skip must be the name of a layer or a list of names, not {skip!r}.")
+    return names
