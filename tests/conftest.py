@@ -4,11 +4,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+# Two test processes share two cores: threads that wait for a busy one take many times as long. Set before NumPy is
+# imported, which asks once; processes that are started from here inherit it.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # two test processes share two cores
+torch.set_num_threads(1)
 # No deadlines: how long an example takes depends on what else the machine does.
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -20,6 +24,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 SHARING = {
     "tests/distributed/test_ddp.py": "group",
     "tests/distributed/test_exchange.py": "group",
+    "tests/distributed/test_sharded.py": "group",
     "tests/report/test_browser.py": "browser",
     "tests/test_cli.py": "workers",
     "tests/training/test_compare.py": "workers",

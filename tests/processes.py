@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 SERVER = multiprocessing.get_context("forkserver")
 # What commands import, and what torch imports at an optimizer's first step.
 _MODULES = ["trimtab.cli.program", "trimtab.training.compare", "trimtab.report", "sklearn.datasets", "torch._dynamo"]
@@ -58,7 +60,8 @@ def _run(words: list[str], folder: Path, streams: list[Path]) -> None:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     # Ignored if the tests run in the background, and blocked if the server was started by a pool.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    torch.set_num_threads(1)  # as the tests themselves: threads that wait for a busy core take many times as long
     sys.argv = ["trimtab", *words]
     from trimtab.cli import main
     from trimtab.training.workers import pool

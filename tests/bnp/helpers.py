@@ -44,11 +44,11 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 def statistics(bnp: trimtab.BNP) -> dict[str, Tensor]:
-    """Everything in the running averages, by name."""
+    """Everything in the running averages of layers that have had a step, by name."""
     return {
         f"{layer}.{name}": value
         for layer, entry in bnp.state_dict()["layers"].items()
-        if entry["running"] is not None
+        if entry["running"] is not None and (entry["running"]["steps"] or entry["running"]["skipped"])
         for name, value in entry["running"].items()
     }
 

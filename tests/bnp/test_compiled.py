@@ -530,6 +530,7 @@ def test_code_of_a_model_without_bnp_is_not_used_for_one_with_it() -> None:
     assert all(not parameter.__dict__.get("_dynamo_static_indices") for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_what_the_compiler_makes_of_it() -> None:
     """Compiled to code of its own: the same numbers up to rounding."""
     results = []

@@ -24,13 +24,16 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from trimtab.integrations.lightning import BNPCallback, MonitorCallback
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The '.*_dataloader' does not have many workers",
-    "ignore:You defined a `validation_step` but have no `val_dataloader`",
-    "ignore:Be aware that when using `ckpt_path`, callbacks used to create the checkpoint need to be provided",
-    "ignore:Checkpoint directory .* exists and is not empty",
-    "ignore:.*`isinstance\\(treespec, LeafSpec\\)` is deprecated",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:The '.*_dataloader' does not have many workers",
+        "ignore:You defined a `validation_step` but have no `val_dataloader`",
+        "ignore:Be aware that when using `ckpt_path`, callbacks used to create the checkpoint need to be provided",
+        "ignore:Checkpoint directory .* exists and is not empty",
+        "ignore:.*`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+    ),
+]
 
 
 class Classifier(LightningModule):

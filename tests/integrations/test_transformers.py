@@ -20,9 +20,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E4
 
 from trimtab.integrations.transformers import BNPCallback, MonitorCallback  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:'pin_memory' argument is set as true but no accelerator is found",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:'pin_memory' argument is set as true but no accelerator is found",
+    ),
+]
 
 
 class Classifier(nn.Module):

@@ -76,7 +76,7 @@ def test_going_on_from_any_step_is_bit_identical(told: dict[str, Any]) -> None:
 
 
 def start(folder: Path, *more: str) -> Command:
-    told = ["--network", "small-mlp", "--method", "bnp", "--batch-size", "2", "--epochs", "1", "--momentum", "0.5"]
+    told = ["--network", "small-mlp", "--method", "bnp", "--batch-size", "4", "--epochs", "1", "--momentum", "0.5"]
     return Command(["train", *told, "--quiet", "--out", "run", *more], folder)
 
 
@@ -95,7 +95,7 @@ def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path
         process = start(tmp_path, "--checkpoint-seconds", "0", *(["--resume"] if kills else []))
         if kills < 3:
             process.wait_until((folder / "checkpoint.pt").exists)
-            time.sleep(random_.uniform(0.0, 0.6))  # of about three seconds
+            time.sleep(random_.uniform(0.0, 0.6))  # of about two seconds
             process.send(signal.SIGKILL)
         assert process.end() == (-signal.SIGKILL if kills < 3 else 0)
     assert_same_weights(weights(folder), weights(uninterrupted))

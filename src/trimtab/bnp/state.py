@@ -53,8 +53,11 @@ def load(saved: Mapping[str, Any], layers: Mapping[str, ObservedLayer], options:
 
 def _save_layer(layer: ObservedLayer) -> dict[str, Any]:
     saved: dict[str, Any] = {"running": None, "pending": None, "handed_out": False}
-    if layer.running is not None:
-        saved["running"] = {name: value.clone() for name, value in layer.running.tensors().items()}
+    running = layer.running
+    if running is None and layer.columns.numel():  # so that torch.distributed.checkpoint has a place to load to
+        running = layer.new_averages()
+    if running is not None:
+        saved["running"] = {name: value.clone() for name, value in running.tensors().items()}
     if (pending := layer.pending) is not None:
         saved["handed_out"] = pending is layer.handed_out
         rows = pending.rows()
@@ -97,8 +100,11 @@ def _load_averages(entry: "_Entry", options: Options) -> RunningAverage | None:
     for name, count in counts.items():
         if not 0 <= int(count) <= _LARGEST:
             raise part.damaged(name, f"is {int(count)}, but a number of steps is from 0 to {_LARGEST}")
+    loaded = {"mean": mean, "variance": variance, "weight": weight, **counts}
+    if not mean.is_meta and all(torch.equal(value, getattr(running, name)) for name, value in loaded.items()):
+        return None  # as before the first step
     # Into what is there, so that all is of the type and as dense in memory as it has to be.
-    for name, value in {"mean": mean, "variance": variance, "weight": weight, **counts}.items():
+    for name, value in loaded.items():
         getattr(running, name).copy_(value)
     return running
 
