@@ -66,7 +66,8 @@ def main() -> None:
     plain, bnp = measure(options.device, options.batch)
     added = [b - a for a, b in zip(plain, bnp, strict=True)]
     parts = " + ".join(f"{each:.0f}" for each in added)
-    print(f"batch {options.batch}: {parts} = {sum(added):.0f} µs added to {sum(plain):.0f}: {sum(bnp) / sum(plain):.3f}")
+    ratio = sum(bnp) / sum(plain)
+    print(f"batch {options.batch}: {parts} = {sum(added):.0f} µs added to {sum(plain):.0f}: {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -300,29 +300,6 @@ def part_of_the_processes(rank: int, size: int, store: str) -> list[bool]:
         return [trimtab.BNP(model).join_process_group is group for model in models]
 
 
-def sharded(rank: int, size: int, store: str, accumulate: bool) -> tuple[str, bool]:
-    """What is said of a model of which one layer is sharded, and whether the other gradients stay as they are."""
-    from torch.distributed.fsdp import fully_shard
-
-    with process_group(rank, size, store), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (size,))
-        fully_shard(model[1], mesh=mesh, reshard_after_forward=True)
-        bnp = trimtab.BNP(model)
-        for i in range(2 if accumulate else 1):
-            model[1].set_requires_gradient_sync(i == 1 or not accumulate)  # type: ignore[operator]
-            model(torch.randn(5, 3)).sum().backward()
-        gradient = model[0].weight.grad
-        assert isinstance(gradient, Tensor)
-        before = gradient.clone()
-        try:
-            bnp.step()
-        except ValueError as error:
-            return str(error), torch.equal(gradient, before)
-    return "nothing", torch.equal(gradient, before)
-
-
 def two_bnps(rank: int, size: int, store: str) -> list[str]:
     """What is said where two BNPs of layers of one size make their steps in another order in one process, later on."""
     said = []

@@ -158,3 +158,197 @@ def together(rank: int, size: int, store: str, settings: Settings) -> tuple[Resu
             undo(settings, step, model, optimizer, before)
         said = [str(each.message) for each in caught if issubclass(each.category, trimtab.TrimtabWarning)]
         return result(model, bnp), reduced, said
+
+
+def small(size: int, **options: Any) -> tuple[nn.Sequential, Any, trimtab.BNP]:
+    """A sharded model, its optimizer, and the BNP that is attached."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, trimtab.BNP(model).attach(optimizer)
+
+
+def pending(bnp: trimtab.BNP) -> list[int]:
+    """How many rows wait in each layer."""
+    entries = bnp.state_dict()["layers"].values()
+    return [0 if entry["pending"] is None else entry["pending"]["count"] for entry in entries]
+
+
+def mixed_precision(rank: int, size: int, store: str, reduced: bool) -> list[list[int]]:
+    """The rows that wait after three backwards, in two steps; and after one that was dropped and another one."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    found = []
+    with process_group(rank, size, store):
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        model, optimizer, bnp = small(size, mp_policy=policy)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for i in range(3):
+                model.set_requires_gradient_sync(reduced or i == 2)  # type: ignore[operator]
+                model(torch.randn(6, 3)).float().sum().backward()
+            found.append(pending(bnp))
+            optimizer.step()
+        model(torch.randn(6, 3)).float().sum().backward()
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).float().sum().backward()
+        found.append(pending(bnp))
+    return found
+
+
+def unknown_fsdp(rank: int, size: int, store: str) -> list[list[int]]:
+    """The same where torch does not tell what it does with gradients: no rows are lost, and none are dropped."""
+    from torch.distributed.fsdp import FSDPModule
+
+    told = FSDPModule._get_fsdp_state
+
+    def tells_nothing(module: Any) -> Any:
+        raise AttributeError
+
+    found = []
+    with process_group(rank, size, store):
+        model, optimizer, bnp = small(size)
+        for dropped in (False, True):
+            for i in range(2):
+                model.set_requires_gradient_sync(i == 1 or dropped)  # type: ignore[operator]
+                FSDPModule._get_fsdp_state = tells_nothing  # type: ignore[method-assign]
+                try:
+                    model(torch.randn(6, 3)).sum().backward()
+                finally:
+                    FSDPModule._get_fsdp_state = told  # type: ignore[method-assign]
+                if dropped and i == 0:
+                    optimizer.zero_grad()
+            found.append(pending(bnp))
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+def grad_scaler(rank: int, size: int, store: str) -> tuple[bool, float, list[int], list[float]]:
+    """Whether the weights are finite, the scale, the numbers of steps, and the means; one loss is infinite."""
+    with process_group(rank, size, store), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, optimizer, bnp = small(size)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        torch.manual_seed(rank)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 3)).sum() * (torch.inf if (step, rank) == (1, 1) else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        finite = all(bool(each.full_tensor().isfinite().all()) for each in model.parameters())  # type: ignore[operator]
+        running = bnp.state_dict()["layers"]["0"]["running"]
+        return finite, scaler.get_scale(), [int(running["steps"]), int(running["skipped"])], running["mean"].tolist()
+
+
+def recomputed(rank: int, size: int, store: str, reentrant: bool) -> list[list[int]]:
+    """The rows that wait where a part of the model is computed again in the backward."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 1)
+            self.again = nn.Sequential(nn.Linear(5, 5), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = checkpoint(self.again, self.first(x), use_reentrant=reentrant)
+            return self.last(hidden)  # type: ignore[no-any-return]
+
+    found = []
+    with process_group(rank, size, store):
+        model = Recomputing()
+        mesh = init_device_mesh("cpu", (size,))
+        fully_shard(model.again, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        bnp = trimtab.BNP(model)
+        for _ in range(2):
+            model.zero_grad()
+            for _ in range(2):
+                model(torch.randn(4, 3)).sum().backward()
+            found.append(pending(bnp))
+            bnp.step()
+    return found
+
+
+def said_of(rank: int, size: int, store: str, kind: str) -> tuple[str, bool]:
+    """What is said of a model that cannot be done, and whether its gradients stay as they are."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    with process_group(rank, size, store), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        model: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        mesh = init_device_mesh("cpu", (size,))
+        if kind == "flat":
+            model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+        elif kind in ("column", "row"):
+            parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        else:
+            dim = {"shard_placement_fn": lambda parameter: Shard(parameter.ndim - 1)} if kind == "columns" else {}
+            fully_shard(model, mesh=mesh, **dim)
+        try:
+            bnp = trimtab.BNP(model, sync=kind != "not shared", skip="0" if kind == "row" else ())
+        except ValueError as error:
+            return str(error), True
+        model(torch.randn(6, 4)).sum().backward()
+        if kind == "gathered":
+            with torch.no_grad():
+                model(torch.randn(6, 4))
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        before = [each.clone() for each in gradients]
+        try:
+            bnp.step()
+        except (ValueError, RuntimeError) as error:
+            unchanged = [bool((a == b).all()) for a, b in zip(before, gradients, strict=True)]
+            return str(error), all(unchanged)
+    return "nothing", True
+
+
+def train_small(model: nn.Module, optimizer: Any, rank: int, size: int, steps: range) -> None:
+    """Steps whose batches of 6 are shared among the processes."""
+    for step in steps:
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        (model(x.tensor_split(size)[rank]).square().sum() * size / 6).backward()
+        optimizer.step()
+
+
+def saved(rank: int, size: int, store: str, folder: str) -> str:
+    """Train for three steps and save; returns the report."""
+    import torch.distributed.checkpoint as dcp
+
+    with process_group(rank, size, store):
+        model, optimizer, bnp = small(size)
+        train_small(model, optimizer, rank, size, range(3))
+        dcp.save({"model": model.state_dict(), "bnp": bnp}, checkpoint_id=f"{folder}/dcp")
+        whole = {name: value.full_tensor() for name, value in model.state_dict().items()}
+        if rank == 0:
+            torch.save({"model": whole, "bnp": bnp.state_dict()}, f"{folder}/whole.pt")
+        return str(bnp.report())
+
+
+def resumed(rank: int, size: int, store: str, folder: str, by: str) -> Result:
+    """Load and train for three more."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    with process_group(rank, size, store):
+        model, optimizer, bnp = small(size)
+        if by == "dcp":
+            state = {"model": model.state_dict(), "bnp": bnp}
+            dcp.load(state, checkpoint_id=f"{folder}/dcp")
+            model.load_state_dict(state["model"])  # type: ignore[arg-type]
+        else:
+            loaded = torch.load(f"{folder}/whole.pt")
+            set_model_state_dict(model, loaded["model"], options=StateDictOptions(full_state_dict=True))
+            bnp.load_state_dict(loaded["bnp"])
+        train_small(model, optimizer, rank, size, range(3, 6))
+        return result(model, bnp)

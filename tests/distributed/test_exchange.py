@@ -1,7 +1,5 @@
 """The exchange between processes: what it refuses, what it leaves alone, and what it is made of."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -70,16 +68,6 @@ def test_a_layer_is_added_before_one_process_has_no_data_at_all(two: Pool) -> No
 @pytest.mark.slow
 def test_the_group_of_a_wrapped_model_within_another(three: Pool) -> None:
     assert three.run(cases.part_of_the_processes) == [[], [True] * 3, [True] * 3]
-
-
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_sharded_weights_are_refused_before_a_gradient_is_changed(accumulate: bool, two: Pool, tmp_path: Path) -> None:
-    for said, unchanged in (
-        *two.run(cases.sharded, accumulate),
-        cases.sharded(0, 1, str(tmp_path / "store"), accumulate),
-    ):
-        assert "layer '1' is sharded over several processes (a DTensor)" in said
-        assert unchanged
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """BNP with weights that are sharded over several processes (fully_shard), against one process with the data of all."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import trimtab
+from tests.distributed import sharded_cases as cases
 from tests.distributed.pool import Pool
 from tests.distributed.sharded_cases import Settings, alone, together
 from tests.distributed.test_ddp import distance
@@ -51,7 +53,19 @@ def check(pool: Pool, chosen: Settings, tolerance: float) -> list[int]:
     return counted
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = (
+    "as it comes",
+    "BNP before sharding",
+    "accumulation, reduced at the end",
+    "accumulation, reduced each time",
+    "ragged batches",
+    "an infinite loss in one process",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_as_one_process(case: str, two: Pool) -> None:
     check(two, settings(2, **CASES[case]), 1e-10 if "options" in CASES[case] else 1e-12)
 
@@ -63,6 +77,7 @@ def test_three_processes(case: str, three: Pool) -> None:
     check(three, settings(3, **CASES[case]), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["as it comes", "ragged batches"])
 def test_float32(case: str, two: Pool) -> None:
     check(two, settings(2, dtype=torch.float32, **CASES[case]), 1e-6)
@@ -77,3 +92,59 @@ def test_copies_that_are_sharded(case: str, four: Pool) -> None:
 def test_collectives(two: Pool) -> None:
     """One exchange per step, and one for the biases of layers whose rows are inputs."""
     assert check(two, settings(2), 1e-12) == [0, 2]
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_rows_under_mixed_precision(reduced: bool, two: Pool) -> None:
+    assert two.run(cases.mixed_precision, reduced) == [[[18, 18], [18, 18], [4, 4]]] * 2
+
+
+def test_no_rows_are_lost_where_torch_does_not_tell_what_becomes_of_gradients(two: Pool) -> None:
+    assert two.run(cases.unknown_fsdp) == [[[12, 12], [12, 12]]] * 2
+
+
+def test_grad_scaler(two: Pool) -> None:
+    ours, theirs = two.run(cases.grad_scaler)
+    assert ours == theirs
+    assert ours[:3] == (True, 4.0, [2, 0])  # the scaler leaves out the step in which a gradient is infinite
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant: bool, two: Pool) -> None:
+    assert two.run(cases.recomputed, reentrant) == [[[8, 8, 8], [8, 8, 8]]] * 2
+
+
+@pytest.mark.slow
+def test_a_compiled_part(two: Pool) -> None:
+    check(two, settings(2, compiled=True, early=True), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("flat", "a model in FullyShardedDataParallel"),
+        ("column", "layer '0', whose weight is sharded over several processes (a DTensor): its weight stays sharded"),
+        ("row", "layer '2', whose weight is sharded over several processes (a DTensor): its weight stays sharded"),
+        ("columns", "layer '0', whose weight is sharded over several processes (a DTensor): it is not sharded in rows"),
+        ("not shared", "BNP(sync=False) cannot precondition weights that are sharded"),
+        ("gathered", "layer '0' is gathered from all processes at the step"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_a_gradient_is_changed(kind: str, sentence: str, two: Pool) -> None:
+    for said, unchanged in two.run(cases.said_of, kind):
+        assert sentence in said
+        assert unchanged
+
+
+@pytest.mark.slow
+def test_what_two_processes_have_saved_is_taken_up_by_one_and_by_three(two: Pool, three: Pool, tmp_path: Path) -> None:
+    whole = Pool(1).run(cases.saved, str(tmp_path / "alone"))[0]
+    found = two.run(cases.saved, str(tmp_path))
+    assert "2 of 2" in whole and found == [found[0]] * 2
+    one = Pool(1)
+    expected = one.run(cases.resumed, str(tmp_path / "alone"), "dcp")[0]
+    for pool in (one, two, three):
+        for by in ("dcp", "whole"):
+            for each in pool.run(cases.resumed, str(tmp_path), by):
+                assert distance(each, expected) < 1e-5
+    one.stop()

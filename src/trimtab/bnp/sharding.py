@@ -161,7 +161,7 @@ class ShardedStep:
             bias = layer.trained_bias(parameters)
             shards = _shards_of(layer, weight.grad, None if bias is None else bias.grad)
             if self.mesh is not None and shards[0].mesh != self.mesh:
-                raise _refusal(layer, "over other processes than those of other layers")
+                raise _refusal(layer, "another layer is sharded over other processes")
             self.mesh = shards[0].mesh
             self._shards[layer] = shards
             if layer.kind.view is input_first:
@@ -228,22 +228,22 @@ def _shards_of(layer: ObservedLayer, weight: Tensor, bias: Tensor | None) -> tup
         ValueError: If its step cannot be made with these.
     """
     if layer.problem is not None:
-        raise _refusal(layer, f"and {layer.problem}")
+        raise _refusal(layer, layer.problem)
     if layer.kind.view is not output_first and layer.kind.view is not input_first:
-        raise _refusal(layer, "and its weight has another layout than those of PyTorch's layers")
+        raise _refusal(layer, "it is laid out in another way than the weights of PyTorch's layers")
     shard = shard_of(weight) if is_sharded(weight) else None
     if shard is None:
-        raise _refusal(layer, "and not by its rows, one part after the other, as fully_shard does it")
+        raise _refusal(layer, "it is not sharded in rows, as fully_shard does it by default")
     if bias is None:
         return shard, None
     bias_shard = shard_of(bias) if is_sharded(bias) else None
     if bias_shard is None or bias_shard.mesh != shard.mesh:
-        raise _refusal(layer, "and its bias is not sharded in the same way as its weight")
+        raise _refusal(layer, "its bias is not sharded in the same way")
     return shard, bias_shard
 
 
 def _refusal(layer: ObservedLayer, why: str) -> ValueError:
     return ValueError(
-        f"The weight of layer {layer.name!r} is sharded over several processes (a DTensor), {why}, so that BNP cannot "
-        "precondition its gradient; name the layer in skip."
+        f"BNP cannot precondition layer {layer.name!r}, whose weight is sharded over several processes (a DTensor): "
+        f"{why}; name the layer in skip."
     )

@@ -112,6 +112,10 @@ class Books:
             self._open_calls.backends.flush()
         self._reached.setdefault(_torch.current_backward(), []).append(call)
 
+    def is_gathered(self, weight: nn.Parameter | None) -> bool:
+        """Whether this is the weight that FSDP gathers for forward and backward, and not the one that is trained."""
+        return self._held is not None and weight is self.weight
+
     @property
     def accumulated(self) -> Rows | None:
         """The rows whose gradient a backward has added to weight.grad."""

@@ -123,7 +123,7 @@ class ObservedLayer(KnownLayer):
         if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
             return
         if is_sharded(weight):
-            self._has("its weight is sharded while it computes, as by tensor parallelism")
+            self._has("its weight stays sharded while it computes, as under tensor parallelism")
             return
         last = self._last_call
         rows = last.rows(x, outputs[0]) if last is not None else None

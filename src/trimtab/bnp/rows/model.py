@@ -18,7 +18,7 @@ from trimtab.bnp.rows.compiled_before import refuse_what_has_run
 from trimtab.bnp.rows.hooks import ModuleHook, can_be_paused
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.rows.observation import Observation
-from trimtab.bnp.rows.supported import clean_names, matches, owners_of_parameters, why_unsupported
+from trimtab.bnp.rows.supported import clean_names, matches, owners_of_parameters, refuse_flattened, why_unsupported
 from trimtab.bnp.rows.unused_steps import UnusedSteps
 from trimtab.notice import warn_user
 
@@ -158,6 +158,7 @@ class ObservedModel:
 
     def _find_layers(self) -> "_Contents":
         """Observe the layers that are in the model now; returns what to compare it with later."""
+        refuse_flattened(self.model)
         known = {id(layer.module): layer for layer in self.layers.values()}
         layers: dict[str, ObservedLayer] = {}
         spatial = self._observation.options.spatial

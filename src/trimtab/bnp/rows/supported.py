@@ -1,5 +1,6 @@
 """Which layers BNP can precondition, as far as that is seen before they run."""
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -41,6 +42,20 @@ def why_unsupported(name: str, module: nn.Module, owners: Owners) -> str | None:
     if not isinstance(weight, nn.UninitializedParameter) and weight.numel() == 0:
         return "its weight is empty"
     return None
+
+
+def refuse_flattened(model: nn.Module) -> None:
+    """Refuse the first kind of FSDP; what is not imported is not in the model.
+
+    Raises:
+        ValueError: If it is in the model.
+    """
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    if kind is not None and any(isinstance(module, kind) for module in model.modules()):
+        raise ValueError(
+            "BNP cannot precondition a model in FullyShardedDataParallel, which cuts weights at any place; shard it "
+            "with torch.distributed.fsdp.fully_shard instead."
+        )
 
 
 def shares_with(name: str, module: nn.Module, owners: Owners, *attributes: str) -> tuple[str, ...]:
