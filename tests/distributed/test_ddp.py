@@ -1,10 +1,6 @@
 """BNP in several processes under DistributedDataParallel, against one process with the data of all."""
 
 import dataclasses
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,14 +98,3 @@ def test_without_sync_it_is_said(two: Pool) -> None:
     found = two.run(together, dataclasses.replace(settings(2), steps=[3, 3], options={"sync": False}))
     assert all(len(said) == 1 and "sync=False" in said[0] for _, _, said in found)
     assert not np.array_equal(found[0][0]["first mean"], found[1][0]["first mean"])
-
-
-@pytest.mark.slow
-def test_the_example() -> None:
-    """As its first line says."""
-    script = Path(__file__).parents[2] / "examples" / "ddp_bnp.py"
-    assert len(script.read_text(encoding="utf-8").splitlines()) < 60
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
-    assert "equal weights in all processes: True" in done.stdout
