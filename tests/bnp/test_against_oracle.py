@@ -1,5 +1,6 @@
 """Every kind of layer, over sequences of steps, against the dense matrix PPᵀ."""
 
+import os
 import warnings
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.bnp.strategies import convolution_case, linear_case, options, tensor
 
 Case = tuple[nn.Module, list[list[tuple[int, ...]]]]
 CASES = st.one_of(linear_case(), convolution_case(transposed=False), convolution_case(transposed=True))
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+DRAWS = int(os.environ.get("TRIMTAB_DRAWS", "150"))  # of each of two tests
+thorough = settings(max_examples=DRAWS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def check_steps(layer: Any, shapes: list[list[tuple[int, ...]]], chosen: dict[str, Any], seed: int) -> None:

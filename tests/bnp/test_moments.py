@@ -131,7 +131,7 @@ def test_rows_add_samples_and_outputs() -> None:
 
 
 def move(running: RunningAverage, mean: Tensor, variance: Tensor, *, rho: float, accept: bool) -> None:
-    running.move_to(running.after(mean, variance, rho), torch.tensor(accept), torch.tensor(True))
+    running.move_to(running.after(mean, variance, rho, torch.tensor(True)), torch.tensor(accept), torch.tensor(True))
 
 
 def folded(debias: bool, rho: float, batches: list[tuple[float, float]]) -> RunningAverage:

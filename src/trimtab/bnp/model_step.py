@@ -76,7 +76,7 @@ class ModelStep:
         everywhere = None if self._exchange is None else self._exchange(self._observed.layers, sharded)
         for layer in self._observed.supported:
             weight = layer.parameters["weight"]
-            if layer.books.is_gathered(weight):
+            if layer.books.is_gathered and weight is layer.books.weight:
                 raise RuntimeError(
                     f"The weight of layer {layer.name!r} is gathered from all processes at the step, which a forward "
                     "since the last backward has left so: call reshard() of the sharded model before."

@@ -40,10 +40,12 @@ class RunningAverage:
         self.steps = torch.zeros((), dtype=torch.int64, device=like.device)
         self.skipped = torch.zeros_like(self.steps)
 
-    def after(self, mean: Tensor, variance: Tensor, rho: float) -> Estimate:
-        """The averages as they would be with one more batch."""
+    def after(self, mean: Tensor, variance: Tensor, rho: float, usable: Tensor) -> Estimate:
+        """The averages as they would be with one more batch, or as they are if that is not usable."""
         weight = self.weight.lerp(torch.ones_like(self.weight), 1 - rho) if self.debias else self.weight
-        return self.mean.lerp(mean, 1 - rho), self.variance.lerp(variance, 1 - rho), weight
+        mean = torch.where(usable, self.mean.lerp(mean, 1 - rho), self.mean)
+        variance = torch.where(usable, self.variance.lerp(variance, 1 - rho), self.variance)
+        return mean, variance, torch.where(usable, weight, self.weight)
 
     def estimate(self, averages: Estimate | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance that averages (None: these) stand for; 0 and 1 while nothing has been folded in."""

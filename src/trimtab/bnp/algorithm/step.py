@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm import transform
-from trimtab.bnp.algorithm.averages import Estimate, RunningAverage
+from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums, at_least_float32, scalar
 from trimtab.bnp.options import Options
 
@@ -59,9 +59,7 @@ def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
     seen = count > 0
     variance = running.variance_of(batch)
     usable = seen & all_finite(variance)
-    averages = running.mean, running.variance, running.weight
-    if fold:
-        averages = _where(usable, running.after(batch.mean, variance, options.rho), averages)
+    averages = running.after(batch.mean, variance, options.rho, usable & fold)
     used_mean, used_variance = running.estimate(averages)
     if options.statistics == "batch":
         own = usable & (count > 1)
@@ -110,10 +108,6 @@ def replace_gradients(
     if step.bias is not None and new_bias is not None:
         step.bias.copy_(new_bias.reshape(step.bias.shape))
     return finite
-
-
-def _where(condition: Tensor, a: Estimate, b: Estimate) -> Estimate:
-    return torch.where(condition, a[0], b[0]), torch.where(condition, a[1], b[1]), torch.where(condition, a[2], b[2])
 
 
 def all_finite(x: Tensor) -> Tensor:

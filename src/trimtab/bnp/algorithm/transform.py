@@ -16,10 +16,6 @@ from torch import Tensor
 
 from trimtab.bnp.algorithm.moments import Count
 
-# Shapes of one layer's quantities, as dimensions of the common layout.
-_INPUTS_AND_SITES = (2, 3)
-_ALL_OF_A_GROUP = (1, 2, 3)
-
 
 def squared_norm(fan_in: int, samples: Count, outputs: Count) -> float | Tensor:
     """q², the estimate of ‖ĤP‖²/N that brings the layers to comparable size.
@@ -40,7 +36,7 @@ def squared_norm(fan_in: int, samples: Count, outputs: Count) -> float | Tensor:
 
 def regularized(variance: Tensor, eps1: float, eps2: float) -> Tensor:
     """σ̃² = σ² + ε₁ max(σ²) + ε₂, the maximum taken within each group (Algorithm 2, step 3)."""
-    return variance.add(variance.amax(_ALL_OF_A_GROUP, keepdim=True), alpha=eps1).add_(eps2)
+    return variance.add(variance.amax((1, 2, 3), keepdim=True), alpha=eps1).add_(eps2)
 
 
 def second_moment(mean: Tensor, variance: Tensor) -> Tensor:
@@ -67,4 +63,4 @@ def precondition(
     if bias is None:
         return weight / (q2 * scale), None
     new = torch.addcmul(weight, mean, bias, value=-1).div_(q2 * scale)
-    return new, bias / q2 - (mean * new).sum(_INPUTS_AND_SITES, keepdim=True)
+    return new, bias / q2 - (mean * new).sum((2, 3), keepdim=True)

@@ -60,6 +60,7 @@ class Books:
 
     Attributes:
         weight: The parameter whose gradients are followed.
+        is_gathered: Whether it is one that FSDP makes for forward and backward, and not the one that is trained.
         followers: All books that follow it, these included.
         unused_steps: Is told of gradients that were dropped without a step.
     """
@@ -72,6 +73,7 @@ class Books:
             compiled: What compiled code has seen of the layer.
         """
         self.weight: nn.Parameter | None = None
+        self.is_gathered = False
         self.followers: list[Books] = []
         self.unused_steps: UnusedSteps | None = None
         self._open_calls = open_calls
@@ -111,10 +113,6 @@ class Books:
         if self._open_calls.backends.waiting:
             self._open_calls.backends.flush()
         self._reached.setdefault(_torch.current_backward(), []).append(call)
-
-    def is_gathered(self, weight: nn.Parameter | None) -> bool:
-        """Whether this is the weight that FSDP gathers for forward and backward, and not the one that is trained."""
-        return self._held is not None and weight is self.weight
 
     @property
     def accumulated(self) -> Rows | None:
@@ -167,7 +165,8 @@ class Books:
             self.followers.remove(self)
             if not self.followers:
                 del _FOLLOWERS[id(self.weight)]
-        self.weight, self._held, self._spent, self._handles, self.followers = weight, held, None, [], []
+        self.weight, self._spent, self._handles, self.followers = weight, None, [], []
+        self._held, self.is_gathered = held, held is not None
         if weight is not None:
             self.followers = _FOLLOWERS.setdefault(id(weight), [])
             self.followers.append(self)
