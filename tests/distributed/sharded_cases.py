@@ -47,7 +47,7 @@ class Settings:
     """
 
     batches: list[int]
-    steps: int = 20
+    steps: int = 50
     dtype: torch.dtype = torch.float64
     early: bool = False
     parts: bool = True

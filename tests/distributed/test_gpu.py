@@ -1,6 +1,7 @@
 """Exchange and sharded weights on a GPU: one process, with a group of its own by NCCL."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -10,6 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import trimtab
+from tests.bnp.test_gpu import no_synchronization
 from trimtab.bnp.sync import Exchange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -85,8 +87,5 @@ def test_nothing_waits_for_the_gpu_in_a_sharded_step(group: None) -> None:
         for step in range(12):
             model.zero_grad()
             model(torch.randn(8, 3, 8, 8, device="cuda")).square().mean().backward()
-            torch.cuda.set_sync_debug_mode("error" if step > 2 else "default")
-            try:
+            with no_synchronization() if step > 2 else nullcontext():
                 bnp.step()
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
