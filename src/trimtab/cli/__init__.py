@@ -38,7 +38,8 @@ def _ending_at_once() -> Iterator[None]:
     """
 
     def end(number: int, frame: object) -> None:
-        os.write(2, f"trimtab: {'interrupted' if number == signal.SIGINT else 'terminated'}\n".encode())
+        if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0":  # one of several says it
+            os.write(2, f"trimtab: {'interrupted' if number == signal.SIGINT else 'terminated'}\n".encode())
         os._exit(128 + number)
 
     previous = {}

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import torch
 
 import trimtab
-from trimtab.cli import compare, completion, data, export, list, predict, probe, report, train
+from trimtab.cli import compare, completion, data, export, list, predict, probe, report, several, train
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, one_line, print_error, terminable
 from trimtab.cli.parsing import Parser
 
@@ -38,11 +38,22 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit status; one of several processes ends instead."""
+    try:
+        status = _run(arguments)
+    except Exception:
+        if not several.launched():
+            raise
+        status = several.fail_unexpectedly()
+    return several.leave(status)
+
+
+def _run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every failure that can be expected is one sentence."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
     try:
-        with terminable(), _plain_warnings():
+        with terminable(), several.joined(), _plain_warnings():
             status = _command(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()  # what Python could not write at its end it would only complain of
@@ -50,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _flushed_or_silenced(sys.stdout)
         _flushed_or_silenced(sys.stderr)
-        return CLOSED_PIPE
+        return several.first_to_fail(CLOSED_PIPE)[0]
     except CommandError as error:
         return _fail(str(error), error.status)
     except KeyboardInterrupt:
@@ -72,7 +83,8 @@ def run(arguments: Sequence[str]) -> int:
 def _command(arguments: Sequence[str]) -> int:
     made = parser()
     try:
-        options = made.parse_args(arguments)
+        with several.first_speaks():
+            options = made.parse_args(arguments)
     except SystemExit as ended:  # argparse's way to end, after help as after a refusal
         return int(ended.code or 0)
     if options.version:
@@ -81,6 +93,7 @@ def _command(arguments: Sequence[str]) -> int:
     if options.command is None:
         made.print_help()
         return 0
+    several.check_command(options.command)
     status: int = options.run(options)
     return status
 
@@ -102,7 +115,9 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _fail(sentence: str, status: int) -> int:
-    print_error(sentence)
+    status, first = several.first_to_fail(status)
+    if first:
+        print_error(sentence)
     return status
 
 

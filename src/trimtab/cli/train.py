@@ -7,7 +7,7 @@ import shlex
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.cli.common import (
     RECIPES,
@@ -24,6 +24,7 @@ from trimtab.cli.common import (
     typed,
 )
 from trimtab.cli.dry_run import add_dry_run, show_estimate
+from trimtab.cli.several import needing_all, with_torchrun
 
 if TYPE_CHECKING:
     from trimtab.cli.parsing import Commands
@@ -70,10 +71,47 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.cli.terminal import Terminal
     from trimtab.training.device import device_named
     from trimtab.training.estimate import one_after_another
-    from trimtab.training.folder import resumed_settings
     from trimtab.training.launch import dry_run, launch
-    from trimtab.training.recipes import resolve
+    from trimtab.training.processes import Processes
     from trimtab.training.session import Session
+
+    processes = Processes.of_group()
+    first, chosen = processes.first, settings_and_folder(options) if processes.first else None
+    settings, out = cast("tuple[Settings, Path]", processes.from_first(chosen))
+    device = processes.own_device(device_named(options.device))
+    session = Session(settings, device, options.data_root, processes=processes)
+    if options.dry_run:
+        estimate = one_after_another([dry_run(session, out, resume=options.resume, force=options.force)])
+        notes = [f"{sentence}." for sentence in (session.execution, session.note) if sentence]
+        return show_estimate(estimate, out, notes=notes, as_json=options.json) if first else 0
+    go_on = f"go on with: {resuming(options, out)}"
+    silent = options.quiet or not first
+    with (
+        needing_all(go_on),
+        resumable(out, go_on),
+        nullcontext() if silent else display(out.name, session.execution) as show,
+    ):
+        ending = launch(
+            session,
+            out,
+            resume=options.resume,
+            force=options.force,
+            command=with_torchrun(typed()),
+            show=show,
+            notify=print_error,
+            checkpoint_seconds=options.checkpoint_seconds,
+        )
+    if options.json and first:
+        print(summary(ending, session, out))
+    elif first:
+        Terminal().print(sentence(ending, session, out, go_on), highlight=False, markup=False, soft_wrap=True)
+    return STATUS[ending.verdict] + ending.signal
+
+
+def settings_and_folder(options: argparse.Namespace) -> "tuple[Settings, Path]":
+    """The settings of the run and its folder, as the command line says, or the run that is resumed."""
+    from trimtab.training.folder import resumed_settings
+    from trimtab.training.recipes import resolve
     from trimtab.training.settings import Settings
     from trimtab.training.unused_settings import check_unused_settings
 
@@ -90,27 +128,7 @@ def run(options: argparse.Namespace) -> int:
         out = out or Path("runs") / default_name(settings)
         if options.resume:
             settings = resumed_settings(out, given)
-    session = Session(settings, device_named(options.device), options.data_root)
-    if options.dry_run:
-        estimate = one_after_another([dry_run(session, out, resume=options.resume, force=options.force)])
-        return show_estimate(estimate, out, notes=[f"{session.execution}."], as_json=options.json)
-    go_on = f"go on with: {resuming(options, out)}"
-    with resumable(out, go_on), nullcontext() if options.quiet else display(out.name, session.execution) as show:
-        ending = launch(
-            session,
-            out,
-            resume=options.resume,
-            force=options.force,
-            command=typed(),
-            show=show,
-            notify=print_error,
-            checkpoint_seconds=options.checkpoint_seconds,
-        )
-    if options.json:
-        print(summary(ending, session, out))
-    else:
-        Terminal().print(sentence(ending, session, out, go_on), highlight=False, markup=False, soft_wrap=True)
-    return STATUS[ending.verdict] + ending.signal
+    return settings, out
 
 
 def resuming(options: argparse.Namespace, out: Path) -> str:
@@ -118,7 +136,7 @@ def resuming(options: argparse.Namespace, out: Path) -> str:
     words = ["trimtab", "train", "--resume", "--out", str(out)]
     for flag, value in (("--data-root", options.data_root), ("--device", options.device)):
         words += [] if value is None else [flag, str(value)]
-    return shlex.join(words)
+    return with_torchrun(shlex.join(words))
 
 
 def default_name(settings: "Settings") -> str:

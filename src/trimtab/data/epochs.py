@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
     normalize: Normalize
     drop_last: bool
     device: torch.device | str
+    part: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Batches:
         normalize: Normalize = "standard",
         drop_last: bool = False,
         device: torch.device | str = "cpu",
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         """Move the split to the device.
 
@@ -76,6 +78,8 @@ class Batches:
             normalize: `unit`: inputs / scale; `standard`: (inputs / scale - mean) / std, channel by channel.
             drop_last: Whether to leave out a last batch that is not full.
             device: Where the batches are wanted.
+            part: Which part of each batch is wanted, counted from 0, and of how many: as `part_of` divides it. The
+                plan of an epoch does not depend on it.
         """
         if batch_size < 1:
             raise ValueError(f"The batch size must be 1 or more, not {batch_size}.")
@@ -96,6 +100,7 @@ class Batches:
         self.augment = augment
         self.drop_last = drop_last
         self.device = torch.device(device)
+        self.part = part
         self._split = split.to(self.device)
         self._shift, self._divisor = self._normalization(normalize)
 
@@ -142,13 +147,18 @@ class Batches:
     def _raw(self, plan: Plan, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets as they lie on the device."""
         here = plan.to(self.device)
-        for number in range(start, len(self)):
-            batch = slice(number * self.batch_size, (number + 1) * self.batch_size)
+        for batch in self._places(start):
             index = here.order[batch]
             if here.draws is None:
                 yield self._split.inputs[index], self._split.targets[index]
             else:
                 yield crop_and_flip(self._split.inputs, index, here.draws[batch]), self._split.targets[index]
+
+    def _places(self, start: int) -> Iterator[slice]:
+        """Where in the epoch's order the samples of each batch are, or those of the part that is wanted."""
+        for first in range(start * self.batch_size, len(self) * self.batch_size, self.batch_size):
+            wanted = part_of(min(self.batch_size, len(self._split) - first), *self.part)
+            yield slice(first + wanted.start, first + wanted.stop)
 
     def _normalization(self, normalize: Normalize) -> tuple[Tensor, Tensor]:
         shape = (-1,) + (1,) * (len(self.dataset.input_shape) - 1)
@@ -159,6 +169,17 @@ class Batches:
 
     def _normalized(self, inputs: Tensor) -> Tensor:
         return inputs.float().div_(self.dataset.scale).sub_(self._shift).div_(self._divisor)
+
+
+def part_of(count: int, number: int, parts: int) -> slice:
+    """One of several parts of so many samples; the first ones have a sample more where they are not equal.
+
+    >>> [part_of(5, number, 3) for number in range(3)]
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size, more = divmod(count, parts)
+    first = number * size + min(number, more)
+    return slice(first, first + size + (number < more))
 
 
 def normalization(dataset: Dataset, normalize: Normalize) -> tuple[tuple[float, ...], tuple[float, ...]]:

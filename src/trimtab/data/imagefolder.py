@@ -132,22 +132,21 @@ class FolderBatches(Batches):
 
     def _raw(self, plan: Plan, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         cuda = self.device.type == "cuda"
-        numbers = self._split.inputs.cpu()[plan.order].split(self.batch_size)
-        seeds = [None] * len(numbers) if plan.draws is None else plan.draws.split(self.batch_size)
-        decoder = _Decoder(self.dataset, list(zip(numbers, seeds, strict=True)))
+        order, targets = self._split.inputs.cpu()[plan.order], self._split.targets[plan.order.to(self.device)]
+        places = list(self._places(start))
+        wanted = [(order[place], None if plan.draws is None else plan.draws[place]) for place in places]
         loader = DataLoader(
-            decoder,
+            _Decoder(self.dataset, wanted),
             batch_size=None,  # an item is a batch already
-            sampler=range(start, len(self)),
+            sampler=range(len(places)),
             num_workers=self.workers,
             pin_memory=cuda,
             generator=torch.Generator(),  # otherwise the loader would take a seed from the global one
         )
-        targets = self._split.targets[plan.order.to(self.device)].split(self.batch_size)
-        for number, images in zip(range(start, len(self)), loader, strict=True):
+        for place, images in zip(places, loader, strict=True):
             if isinstance(images, str):
                 raise DataError(images)
-            yield images.to(self.device, non_blocking=cuda), targets[number]
+            yield images.to(self.device, non_blocking=cuda), targets[place]
 
 
 class _Decoder(TorchDataset[Tensor | str]):
@@ -162,6 +161,8 @@ class _Decoder(TorchDataset[Tensor | str]):
 
     def __getitem__(self, number: int) -> Tensor | str:
         index, seeds = self._batches[number]
+        if not len(index):  # a part of a batch that is too small for so many parts
+            return torch.empty(0, *self._folder.input_shape, dtype=torch.uint8)
         paths = [self._folder.files[file] for file in index.tolist()]
         given = [None] * len(paths) if seeds is None else seeds.tolist()
         try:

@@ -42,7 +42,7 @@ class Cost:
         evaluations: How many are left.
         measurement: Seconds of a measurement by all probes.
         measurements: How many are left.
-        memory: Bytes that the process has needed, on a GPU those of the GPU.
+        memory: Bytes that the process has needed, or all of several processes; on a GPU those of one GPU.
         on_gpu: Whether it is on one.
         checkpoint: Bytes of a checkpoint.
         records: Bytes of the records until the end.
@@ -100,6 +100,7 @@ def cost(session: Session) -> Cost:
         ValueError: If the run cannot be trained.
     """
     _forget_peak(session.device)
+    on_gpu = session.device.type == "cuda"
     steps = range(session.step, session.total)
     measurement, bytes_measured = _measure(session)
     started = monotonic()
@@ -107,7 +108,8 @@ def cost(session: Session) -> Cost:
     start = monotonic() - started
     started = monotonic()
     taken = 0
-    while taken == 0 or (taken < MAX_STEPS and monotonic() - started < MAX_SECONDS):
+    processes = session.processes
+    while taken == 0 or processes.largest(taken < MAX_STEPS and monotonic() - started < MAX_SECONDS)[0]:
         _advance(session, STEPS_AT_ONCE)
         taken += STEPS_AT_ONCE
     step = (monotonic() - started) / taken
@@ -128,8 +130,8 @@ def cost(session: Session) -> Cost:
         evaluations=evaluations,
         measurement=measurement,
         measurements=measurements,
-        memory=_peak(session.device),
-        on_gpu=session.device.type == "cuda",
+        memory=int(processes.added(torch.tensor(_peak(session.device)))) // (processes.size if on_gpu else 1),
+        on_gpu=on_gpu,
         checkpoint=_size(session),
         records=RECORD_BYTES * (logged + evaluations) + bytes_measured * measurements,
     )
@@ -185,10 +187,12 @@ def _measure(session: Session) -> tuple[float, int]:
     for due in (step, step + 1) if successive else (step,):  # some look at two steps that follow each other
         batch = session.next_batch()
         started = monotonic()
-        events = probes.measure(due, session.model, session.loss_fn, batch)
-        session.wait()
-        seconds += monotonic() - started
-        size += sum(len(encoded(event)) for event, _ in events)
+        whole_batch = session.processes.whole_batch(batch)
+        if whole_batch is not None:
+            events = probes.measure(due, session.model, session.loss_fn, whole_batch)
+            session.wait()
+            seconds += monotonic() - started
+            size += sum(len(encoded(event)) for event, _ in events)
         session.advance(batch)
     return seconds, size
 

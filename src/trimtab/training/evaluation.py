@@ -8,6 +8,7 @@ from torch import nn
 
 from trimtab.data import Batches, Dataset
 from trimtab.training.objective import Objective
+from trimtab.training.processes import ALONE, Processes
 from trimtab.training.stepping.compiling import uncompiled
 
 BATCH_SIZE = 1000
@@ -23,7 +24,15 @@ class Evaluator:
         batches: The data.
     """
 
-    def __init__(self, model: nn.Module, objective: Objective, batches: Batches, *, run_uncompiled: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        batches: Batches,
+        *,
+        run_uncompiled: bool,
+        processes: Processes = ALONE,
+    ) -> None:
         """Prepare the evaluation.
 
         Args:
@@ -31,9 +40,11 @@ class Evaluator:
             objective: Its loss.
             batches: The data that it is evaluated on.
             run_uncompiled: Whether to run the original code of a model that was compiled in place.
+            processes: Those that each evaluate a part of every batch, all with the buffers of the first one.
         """
         self.batches = batches
         self._model, self._objective, self._run_uncompiled = model, objective, run_uncompiled
+        self._processes = processes
 
     @torch.no_grad()
     def __call__(self, max_batches: int | None = None) -> tuple[float, float | None]:
@@ -43,21 +54,26 @@ class Evaluator:
             max_batches: How many batches at most; None for all.
         """
         objective, device = self._objective, self._objective.device
+        self._processes.share_buffers(self._model)
         self._model.eval()
         loss = torch.zeros((), device=device)
         correct = torch.zeros((), device=device)
         count = 0
         with uncompiled(self._run_uncompiled):
             for inputs, targets in islice(self.batches, max_batches):
+                if not len(targets):  # too few for so many processes
+                    continue
                 output = objective.output(self._model, inputs)
                 loss += objective.data_loss(output, targets) * (len(targets) if objective.classes else 1)
                 count += len(targets)
                 if objective.classes:
                     correct += (output.argmax(1) == targets).sum()
         self._model.train()
+        total_loss, total_correct = self._processes.added(torch.stack([loss, correct])).tolist()
         if not objective.classes:
-            return loss.item(), None
-        return loss.item() / count, correct.item() / count
+            return total_loss, None
+        count = int(self._processes.added(torch.tensor(count, device=device)))
+        return total_loss / count, total_correct / count
 
 
 def evaluation_batch_size(dataset: Dataset, device: torch.device) -> int:

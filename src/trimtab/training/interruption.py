@@ -7,8 +7,11 @@ from typing import Any
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], int]]:
+def interruptible(*, once: bool = True) -> Iterator[Callable[[], int]]:
     """While the context is active, the first Ctrl-C or SIGTERM is only noted; a second one ends the program as usual.
+
+    Args:
+        once: Whether that is so; otherwise all are only noted.
 
     Yields a function that returns the number of the signal, or 0 if there was none. Signals that the process ignores,
     as under nohup, stay ignored.
@@ -18,7 +21,7 @@ def interruptible() -> Iterator[Callable[[], int]]:
     def handle(number: int, frame: object) -> None:
         nonlocal noted
         noted = number
-        for one in previous:
+        for one in previous if once else ():
             signal.signal(one, previous[one])
 
     previous: dict[signal.Signals, Any] = {}

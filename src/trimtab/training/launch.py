@@ -12,6 +12,7 @@ import trimtab
 from trimtab.data import Dataset
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Cost, cost
+from trimtab.training.processes import ALONE, Processes
 from trimtab.training.run import CHECKPOINT, Ending, Progress, Run
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings
@@ -49,32 +50,53 @@ def launch(
         CannotTrain: If the first step fails; the folder is then as it was before.
         ValueError: If the folder holds something else, or cannot be written to.
     """
+    processes = session.processes
+    if not processes.first:
+        return _follow(session)
     with folders.locked(folder):
         anew = not (resume and (folder / CHECKPOINT).exists())
         if not resume:
             folders.check_free(folder, force=force)
         there = any((folder / name).exists() for name in folders.FILES)
         # Before an old run is lost, or probes warn of what keeps the network from training.
-        if anew and (there or session.settings.probe):
-            check_first_step(session.settings, session.device, session.dataset)
+        if processes.from_first(anew and (there or bool(session.settings.probe))):
+            check_first_step(session.settings, session.device, session.dataset, processes)
         if not resume:
             folders.begin(folder, session.settings, force=force)
         with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
-            note = _resume(run, folder, session) if resume else ""
-            if note and notify is not None:
-                notify(note)
+            notes = [session.note, _resume(run, folder, session) if resume else ""]
+            if notify is not None:
+                for note in filter(None, notes):
+                    notify(note)
+            if anew:
+                processes.from_first(None)
             if not run.begun:
                 run.begin(command, versions(), asdict(session.settings))
             try:
                 return run.train()
-            except ValueError as error:
-                if session.step > 0:
+            except (ValueError, RuntimeError) as error:
+                refused = isinstance(error, ValueError)
+                if session.step > 0 or not (refused or processes.several):
                     raise
                 if not resume:
                     folders.remove(folder)
                     with suppress(OSError):  # something else is in it
                         folder.rmdir()
+                if not refused:  # another process was
+                    raise
                 raise CannotTrain(_why(error, session)) from error
+
+
+def _follow(session: Session) -> Ending:
+    """What the processes other than the first do, which have nothing to do with the folder."""
+    if session.processes.from_first(False):
+        check_first_step(session.settings, session.device, session.dataset, session.processes)
+    run = Run(session)
+    run.follow()
+    try:
+        return run.train()
+    except ValueError as error:
+        raise CannotTrain(_why(error, session)) if session.step == 0 else error from error
 
 
 def _resume(run: Run, folder: Path, session: Session) -> str:
@@ -90,14 +112,14 @@ def _resume(run: Run, folder: Path, session: Session) -> str:
     return f"the run in {folder} goes on to {session.total} steps, as {folders.SETTINGS} now says" if as_written else ""
 
 
-def check_first_step(settings: Settings, device: torch.device, dataset: Dataset) -> None:
+def check_first_step(settings: Settings, device: torch.device, dataset: Dataset, processes: Processes = ALONE) -> None:
     """Take the first step of a run in a separate session; nothing is written, and random generators are restored.
 
     Raises:
         CannotTrain: If it fails.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        session = Session(settings, device, dataset=dataset)
+        session = Session(settings, device, dataset=dataset, processes=processes)
         try:
             session.advance()
             session.wait()
@@ -105,24 +127,30 @@ def check_first_step(settings: Settings, device: torch.device, dataset: Dataset)
             raise CannotTrain(_why(error, session)) from error
 
 
-def _why(error: ValueError, session: Session) -> str:
+def _why(error: Exception, session: Session) -> str:
     if "Expected more than 1" not in str(error):  # torch's words for it, which speak of a tensor's size
         return str(error)
-    settings = session.settings
+    settings, processes = session.settings, session.processes
+    samples = processes.shares(session.batch_size)[processes.rank]
     return (
-        f"{settings.method} needs more than one value for each of its statistics, which a batch of "
-        f"{session.batch_size} does not give in {settings.network}; take a larger batch size or another method"
+        f"{settings.method} needs more than one value for each of its statistics, which a batch of {samples} "
+        f"{'in each process ' if processes.several else ''}does not give in {settings.network}; take a larger batch "
+        "size or another method"
     )
 
 
 def dry_run(session: Session, folder: Path, *, resume: bool, force: bool = False) -> Cost:
     """The cost of what `launch` would do, or its refusal; nothing is written."""
-    if not resume:
-        folders.check_free(folder, force=force)
-    elif (folder / CHECKPOINT).exists():
+    if not session.processes.first:
+        Run(session).follow()
+    elif resume and (folder / CHECKPOINT).exists():
         Run(session, folder).restore()
     else:
-        folders.check_unended(folder)
+        if resume:
+            folders.check_unended(folder)
+        else:
+            folders.check_free(folder, force=force)
+        session.processes.from_first(None)
     return cost_of(session)
 
 

@@ -32,8 +32,17 @@ class Objective:
             output = model(inputs)
         return output.float()
 
-    def data_loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy; in regression the squared error summed over outputs and samples (landscape, App. A)."""
+    def data_loss(self, output: Tensor, targets: Tensor, of: int | None = None) -> Tensor:
+        """Cross-entropy; in regression the squared error summed over outputs and samples (landscape, App. A).
+
+        Args:
+            output: The model's.
+            targets: As many.
+            of: How many samples the mean is over, if these are a part of them, or none: the losses of all parts then
+                have to be added.
+        """
+        if self.classes and of is not None:
+            return F.cross_entropy(output, targets, reduction="sum") / of
         if self.classes:
             return F.cross_entropy(output, targets)
         return (output - targets).square().sum()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict
@@ -132,24 +133,35 @@ class Run:
         """The part of `resume` that writes nothing; also returns how many bytes of the records are kept."""
         assert self._folder is not None
         path = self._folder / CHECKPOINT
+        session = self.session
+        several = session.processes.several
         try:
-            state = checkpoint.load(path, self.session.device)
+            state = checkpoint.load(path, torch.device("cpu") if several else session.device)
         except checkpoint.Damaged as error:
             raise ValueError(f"{error}; {ANEW}") from error
-        session = self.session
         try:
             saved = saved_state.saved_settings(state)
             changed = changes(saved, session.settings, session.steps_per_epoch, str(self._folder))
             saved_state.check(state, session)
-            session.restore(state["session"])
+            self._continue(state)
         except OtherSettings:
             raise
         except (ValueError, RuntimeError) as error:  # a generator's state, say, of which only torch knows
             why = str(error).splitlines()[0].rstrip(".")
             raise ValueError(f"{path} does not belong to this run: {why}; {ANEW}") from error
+        session.processes.from_first(state)
+        return changed, state["log"]
+
+    def follow(self) -> None:
+        """In a process other than the first, continue from the checkpoint that the first has restored, if any."""
+        state: dict[str, Any] | None = self.session.processes.from_first(None)
+        if state is not None:
+            self._continue(state)
+
+    def _continue(self, state: dict[str, Any]) -> None:
+        self.session.restore(state["session"])
         self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
-        return changed, state["log"]
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
@@ -163,6 +175,7 @@ class Run:
             self._record(RunEnded(verdict, self.session.step, seconds, rate, self.session.execution))
         finally:
             self.close()
+        self.session.processes.largest(0)  # until the first process has written all
         return Ending(verdict, tuple(self._evaluations), seconds, rate, self._signal)
 
     def close(self) -> None:
@@ -171,10 +184,11 @@ class Run:
             self._log.close()
 
     def _take_steps(self) -> Verdict:
-        session, settings = self.session, self.session.settings
+        session, settings, processes = self.session, self.session.settings, self.session.processes
         every = record_every(session.total, settings)
         saved = time.monotonic()
-        with interruptible() as interrupted:
+        # Of several processes, torchrun kills those that do not end in time.
+        with interruptible(once=not processes.several) as interrupted:
             while session.step < session.total:
                 self._clock.start()
                 batch = session.next_batch()
@@ -189,13 +203,15 @@ class Run:
                 due = evaluation_is_due(session.step, session.total, settings, session.steps_per_epoch)
                 if due and not self._record_evaluation():
                     return "diverged"
-                if interrupted() and not last:
-                    self._signal = interrupted()
+                waited = time.monotonic() - saved > self._checkpoint_seconds
+                number, save = processes.largest(interrupted(), self._folder is not None and waited)
+                if number and not last:
+                    self._signal = number
                     return "interrupted"
                 if self._show is not None and time.monotonic() - self._shown > SHOW_SECONDS:
                     self._clock.stop()
                     self._show_progress()
-                if self._folder is not None and time.monotonic() - saved > self._checkpoint_seconds:
+                if save:
                     self._save()
                     saved = time.monotonic()
         return "finished"
@@ -206,8 +222,10 @@ class Run:
         if due is None or not any(due.due(session.step, probe) for probe in due.probes):
             return
         self._clock.stop()
-        for event, _ in due.measure(session.step, session.model, session.loss_fn, batch):
-            self._record(event)
+        whole_batch = session.processes.whole_batch(batch)
+        if whole_batch is not None:
+            for event, _ in due.measure(session.step, session.model, session.loss_fn, whole_batch):
+                self._record(event)
         self._clock.start()
 
     def _epoch(self) -> float:
@@ -250,13 +268,17 @@ class Run:
             self._log.write(event)
 
     def _save(self) -> None:
-        if self._folder is None or self._log is None:
+        alone = not self.session.processes.several
+        if alone and (self._folder is None or self._log is None):
             return
         self._clock.stop()
+        session_state = self.session.state_of_all()
+        if self._folder is None or self._log is None:
+            return
         state = {
             "settings": asdict(self.session.settings),
             "interface": asdict(self.session.interface),
-            "session": self.session.state(),
+            "session": session_state,
             "seconds": self._clock.seconds,
             "first_loss": self._first_loss,
             "evaluations": [asdict(evaluation) for evaluation in self._evaluations],

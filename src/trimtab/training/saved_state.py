@@ -53,10 +53,19 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     if isinstance(own["bnp"], Mapping) and "options" in own["bnp"]:  # else BNP says what its state lacks
         _same_fields(own["bnp"]["options"], ours["bnp"]["options"], "bnp.options")
     same_tensors({name: own[name] for name in GENERATORS}, {name: ours[name] for name in GENERATORS}, "the generators")
-    device = own["device_generator"]
-    if device is not None and not (isinstance(device, Tensor) and device.dtype == torch.uint8):
-        raise ValueError(f"device_generator is {shown(device)}, not a generator's state")
+    _check_device_generator(own["device_generator"])
     _check_sums(own["sums"], ours["sums"])
+    for one in _typed(own, "processes", list, "a list of processes") if "processes" in own else []:
+        if not isinstance(one, Mapping) or one.keys() != {"torch_generator", "device_generator", "sums"}:
+            raise ValueError(f"of a process it has {shown(one)}, not two generators and sums")
+        same_tensors({"process": one["torch_generator"]}, {"process": ours["torch_generator"]}, "the generators")
+        _check_device_generator(one["device_generator"])
+        _check_sums(one["sums"], ours["sums"])
+
+
+def _check_device_generator(state: Any) -> None:
+    if state is not None and not (isinstance(state, Tensor) and state.dtype == torch.uint8):
+        raise ValueError(f"device_generator is {shown(state)}, not a generator's state")
 
 
 def _typed(

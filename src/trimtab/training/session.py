@@ -21,6 +21,7 @@ from trimtab.training.building import (
 from trimtab.training.evaluation import Evaluator, evaluation_batch_size
 from trimtab.training.network import Interface, network
 from trimtab.training.objective import Objective
+from trimtab.training.processes import ALONE, Processes, allow_shares, shares_in_words, uses_batch_statistics
 from trimtab.training.settings import Settings, resolved
 from trimtab.training.stepping.compiling import residual_blocks
 from trimtab.training.stepping.optimizers import build_optimizer, load_state, make_capturable, portable_state, set_rate
@@ -62,6 +63,7 @@ class Session:
         batch_size: Samples per step.
         steps_per_epoch: The number of full batches in the training data.
         part: What evaluations are on: `validation` or `test`.
+        processes: Those that train it together; each has a session with its share of every batch.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Session:
         device: torch.device,
         data_root: Path | None = None,
         dataset: Dataset | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         """Load the data, unless they are given, and draw the weights."""
         self.settings = settings
+        self.processes = processes
         self.device = device
         self.dataset: Dataset = load(settings.data, data_root) if dataset is None else dataset
         train, held_out, self.part = split_data(self.dataset, settings)
@@ -82,6 +86,9 @@ class Session:
         torch.manual_seed(settings.seed)
         self.interface = Interface.of(self.dataset, settings, self.batch_size)
         self.model = network(settings, self.interface).to(device)
+        if processes.several:
+            allow_shares(self.model, settings.method, processes.shares(self.batch_size))
+            processes.seed(settings.seed)
         self._memory_format = choose_memory_format(settings, device, self.model)
         if self._memory_format is torch.channels_last:
             use_channels_last(self.model)
@@ -90,6 +97,7 @@ class Session:
 
         generator = torch.Generator().manual_seed(settings.seed)
         common = {"dataset": self.dataset, "normalize": resolved(settings.normalize), "device": device}
+        common["part"] = processes.rank, processes.size
         training_batches = batches(
             train,
             self.batch_size,
@@ -114,12 +122,28 @@ class Session:
             self.loss_fn,
             batches(held_out, evaluation_batch_size(self.dataset, device), **common),  # type: ignore[arg-type]
             run_uncompiled=settings.compile and device.type != "cuda",
+            processes=processes,
         )
-        self._totals = Totals(device, classes=classes, batch_size=self.batch_size)
-        mode = choose_step_mode(settings.step_mode, device, self.total, probes=bool(settings.probe))
+        self._totals = Totals(device, classes=classes, batch_size=self.batch_size, processes=processes)
+        mode = choose_step_mode(
+            settings.step_mode,
+            device,
+            self.total,
+            probes=bool(settings.probe),
+            several_processes=processes.several,
+        )
         if mode.kind == "captured":
             make_capturable(self.optimizer, device)
-        step = TrainingStep(self.model, self.optimizer, self.bnp, self.loss_fn, self._totals, compile=settings.compile)
+        step = TrainingStep(
+            self.model,
+            self.optimizer,
+            self.bnp,
+            self.loss_fn,
+            self._totals,
+            compile=settings.compile,
+            batch_size=self.batch_size,
+            processes=processes,
+        )
         self._stepper = make_stepper(mode, step, device)
 
     @property
@@ -131,9 +155,22 @@ class Session:
         if self._memory_format is torch.channels_last:
             step += ", channels last, convolutions tuned"
         parts = [f"step: {step}"]
+        if self.processes.several:
+            parts.append(shares_in_words(self.processes.shares(self.batch_size)))
         if self.bnp is not None:
             parts.append(f"BNP: {backends.describe(self.device)}")
         return "; ".join([*parts, f"precision: {self.settings.precision}"])
+
+    @property
+    def note(self) -> str:
+        """What a user has to know of a run in several processes that is not the run in one; empty if nothing."""
+        if not self.processes.several or not uses_batch_statistics(self.model):
+            return ""
+        shares = self.processes.shares(self.batch_size)
+        return (
+            f"{self.settings.method} normalizes by the samples of each process, {min(shares)} of a batch of "
+            f"{self.batch_size}; in one process it would normalize by all of them"
+        )
 
     def advance(self, batch: tuple[Tensor, Tensor] | None = None) -> None:
         """Take one step, with the batch that `next_batch` gave, and add its loss and accuracy to the totals."""
@@ -179,8 +216,23 @@ class Session:
             "sums": self._totals.state(),
         }
 
+    def state_of_all(self) -> dict[str, Any]:
+        """The same with what each process has of its own, complete in the first one; for all at the same time."""
+        state = self.state()
+        if self.processes.several:
+            loss, correct, steps = self._totals.state()
+            mine = {"torch_generator": state["torch_generator"], "device_generator": state["device_generator"]}
+            own = self.processes.gathered({**mine, "sums": (loss.cpu(), correct.cpu(), steps)})
+            state["processes"] = own
+            state["sums"] = (*self.processes.added(torch.stack([loss, correct])).unbind(), steps)
+        return state
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state, of as many processes or of another number.
+
+        With as many, each gets back its random numbers and sums. With another number the first one gets the random
+        numbers of the first and the sums of all, and the others new random numbers.
+        """
         self.wait()  # a graph may still run
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
@@ -188,8 +240,14 @@ class Session:
         if self.bnp is not None:
             self.bnp.load_state_dict(state["bnp"])
         self._batches.restore(state)
-        torch.set_rng_state(state["torch_generator"].cpu())
-        if self.device.type == "cuda" and state["device_generator"] is not None:
-            torch.cuda.set_rng_state(state["device_generator"].cpu(), self.device)
-        self._totals.restore(state["sums"])
+        saved = state.get("processes", [])
+        same = len(saved) == self.processes.size
+        own = saved[self.processes.rank] if same else state
+        torch.set_rng_state(own["torch_generator"].cpu())
+        if self.device.type == "cuda" and own["device_generator"] is not None:
+            torch.cuda.set_rng_state(own["device_generator"].cpu(), self.device)
+        self._totals.restore(own["sums"])
+        if not same and not self.processes.first:
+            self.processes.seed(self.settings.seed, self.step)
+            self._totals.clear_sums()
         self._stepper.reset()  # a graph would go on with the tensors that were replaced

@@ -3,25 +3,28 @@
 import torch
 from torch import Tensor
 
+from trimtab.training.processes import ALONE, Processes
+
 
 class Totals:
-    """Sums over training steps. Only reading them waits for the device.
+    """Sums over training steps. Only reading them waits for the device, and adds up those of several processes.
 
     Attributes:
         steps: How many steps the sums are over; whoever takes a step counts it here, since a replayed CUDA graph runs
             no Python.
     """
 
-    def __init__(self, device: torch.device, *, classes: int, batch_size: int) -> None:
+    def __init__(self, device: torch.device, *, classes: int, batch_size: int, processes: Processes = ALONE) -> None:
         """Start at zero.
 
         Args:
             device: Where the sums are.
             classes: How many there are; 0 in regression, which has no accuracy.
             batch_size: Samples per step.
+            processes: Those that each add a part of the loss.
         """
         self.steps = 0
-        self._classes, self._batch_size = classes, batch_size
+        self._classes, self._batch_size, self._processes = classes, batch_size, processes
         self._loss = torch.zeros((), device=device)
         self._correct = torch.zeros((), device=device)
 
@@ -33,18 +36,27 @@ class Totals:
 
     def loss(self) -> float:
         """The sum of the losses."""
-        return self._loss.item()
+        return self._everywhere()[0]
 
     def means(self) -> tuple[float, float | None]:
         """Mean loss and accuracy; the accuracy is None in regression."""
         steps = max(self.steps, 1)
-        return self.loss() / steps, self._correct.item() / (steps * self._batch_size) if self._classes else None
+        loss, correct = self._everywhere()
+        return loss / steps, correct / (steps * self._batch_size) if self._classes else None
+
+    def _everywhere(self) -> list[float]:
+        """The sums of all processes: the losses, the correct answers."""
+        return self._processes.added(torch.stack([self._loss, self._correct])).tolist()
 
     def reset(self) -> None:
         """Reset to zero in place: a CUDA graph adds to these tensors."""
+        self.clear_sums()
+        self.steps = 0
+
+    def clear_sums(self) -> None:
+        """Begin to add to nothing, since another process has the sums of these steps."""
         self._loss.zero_()
         self._correct.zero_()
-        self.steps = 0
 
     def state(self) -> tuple[Tensor, Tensor, int]:
         """The sums, for a checkpoint."""

@@ -39,7 +39,12 @@ class StepMode:
 
 
 def choose_step_mode(
-    wanted: Literal["auto", "eager", "captured"], device: torch.device, steps: int, *, probes: bool
+    wanted: Literal["auto", "eager", "captured"],
+    device: torch.device,
+    steps: int,
+    *,
+    probes: bool,
+    several_processes: bool = False,
 ) -> StepMode:
     """How to execute the steps of a run.
 
@@ -48,6 +53,7 @@ def choose_step_mode(
         device: Where the training is.
         steps: How many there are.
         probes: Whether something is measured in between.
+        several_processes: Whether others take the same steps.
 
     Raises:
         ValueError: If steps shall be captured where that is not possible.
@@ -60,6 +66,8 @@ def choose_step_mode(
                 f"step_mode captured needs a CUDA device, and this run is on {device.type}; use step_mode auto"
             )
         return StepMode("eager")
+    if several_processes:
+        return StepMode("eager", "steps of several processes are not captured")
     if wanted == "captured":
         return StepMode("captured")
     if steps < MIN_STEPS:
