@@ -156,6 +156,10 @@ def shares_in_words(shares: list[int]) -> str:
     >>> shares_in_words([7, 7, 6])
     '3 processes with 6 or 7 samples each'
     """
-    least, most = min(shares), max(shares)
-    each = f"{most} sample{'s' if most != 1 else ''}" if least == most else f"{least} or {most} samples"
-    return f"{len(shares)} processes with {each} each"
+    samples = f"{counts_in_words(shares)} sample{'s' if max(shares) != 1 else ''}"
+    return f"{len(shares)} processes with {samples} each"
+
+
+def counts_in_words(shares: list[int]) -> str:
+    """How many samples a process gets: one number or two."""
+    return " or ".join(map(str, sorted(set(shares))))

@@ -21,7 +21,14 @@ from trimtab.training.building import (
 from trimtab.training.evaluation import Evaluator, evaluation_batch_size
 from trimtab.training.network import Interface, network
 from trimtab.training.objective import Objective
-from trimtab.training.processes import ALONE, Processes, allow_shares, shares_in_words, uses_batch_statistics
+from trimtab.training.processes import (
+    ALONE,
+    Processes,
+    allow_shares,
+    counts_in_words,
+    shares_in_words,
+    uses_batch_statistics,
+)
 from trimtab.training.settings import Settings, resolved
 from trimtab.training.stepping.compiling import residual_blocks
 from trimtab.training.stepping.optimizers import build_optimizer, load_state, make_capturable, portable_state, set_rate
@@ -166,9 +173,9 @@ class Session:
         """What a user has to know of a run in several processes that is not the run in one; empty if nothing."""
         if not self.processes.several or not uses_batch_statistics(self.model):
             return ""
-        shares = self.processes.shares(self.batch_size)
+        samples = counts_in_words(self.processes.shares(self.batch_size))
         return (
-            f"{self.settings.method} normalizes by the samples of each process, {min(shares)} of a batch of "
+            f"{self.settings.method} normalizes by the samples of each process, {samples} of a batch of "
             f"{self.batch_size}; in one process it would normalize by all of them"
         )
 

@@ -1,7 +1,5 @@
 """A model whose gradients are the means over several processes."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -26,12 +24,15 @@ _NO_LIMIT_MB = 2**30
 """All gradients are in one bucket."""
 
 
-def _add_in_order(parameters: list[nn.Parameter], bucket: Any) -> torch.futures.Future[Tensor]:
+def _add_in_order(
+    parameters: list[nn.Parameter],
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     """The means of all gradients, added up in the order of these parameters.
 
     Args:
         parameters: Those that are trained.
-        bucket: Of all of them, a `torch.distributed.GradBucket`.
+        bucket: The gradients of all of them.
     """
     gradients = dict(zip(map(id, bucket.parameters()), bucket.gradients(), strict=True))
     ordered = [gradients[id(parameter)] for parameter in parameters]
