@@ -46,6 +46,23 @@ def test_an_epoch_sees_each_sample_once(samples: int, batch_size: int, drop_last
     assert len(set(seen)) == len(seen) == (samples // batch_size * batch_size if drop_last else samples)
 
 
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 3))
+def test_the_parts_of_a_batch_make_the_batch(batch_size: int, parts: int, start: int) -> None:
+    """Also of a last batch that is not full, and where there are more parts than samples."""
+    data = made(samples=13, shape=(1, 7, 7))
+    start = min(start, 13 // batch_size)
+
+    def epoch(part: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+        epochs = Batches(data.train, batch_size, dataset=data, generator=seeded(), augment=True, part=part)
+        return list(epochs.epoch(epochs.plan(), start))
+
+    for whole, *shares in zip(epoch((0, 1)), *(epoch((number, parts)) for number in range(parts)), strict=True):
+        sizes = [len(targets) for _, targets in shares]
+        assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
+        for ours, theirs in zip(by_number(iter(shares)), whole, strict=True):
+            assert torch.equal(ours, theirs)
+
+
 def test_the_order_is_new_in_each_epoch_and_comes_from_the_generator_alone() -> None:
     data = made()
     epochs = Batches(data.train, 4, dataset=data, generator=seeded(), augment=True)

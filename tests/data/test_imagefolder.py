@@ -100,6 +100,22 @@ def test_augmented_epochs_depend_on_the_generator_only_and_resume(root: Path) ->
     assert not torch.equal(collect(epochs(2, 0))[0][0], here[0][0])
 
 
+def test_the_parts_of_a_batch_make_the_batch(root: Path) -> None:
+    """The last batch has fewer images than there are parts."""
+    data = folder(root)
+
+    def epoch(part: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+        generator = torch.Generator().manual_seed(0)
+        options = {"generator": generator, "augment": True, "workers": 0, "part": part}
+        return collect(batches(data.train, 5, dataset=data, **options), start=1)  # type: ignore[arg-type]
+
+    shares = [epoch((number, 4)) for number in range(4)]
+    assert [len(targets) for _, targets in shares[-1]] != [len(targets) for _, targets in shares[0]]
+    for whole, *parts in zip(epoch((0, 1)), *shares, strict=True):
+        for ours, theirs in zip(map(torch.cat, zip(*parts, strict=True)), whole, strict=True):
+            assert torch.equal(ours, theirs)
+
+
 def test_the_last_batch_can_be_left_out(root: Path) -> None:
     data = folder(root)
     epochs = batches(data.train, 5, dataset=data, drop_last=True, workers=0, normalize="unit")

@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vanilla": {"method": "vanilla"},
     "bnp": {"method": "bnp"},
     "gn": {"method": "gn", "network": "small-cnn", "augment": True},
+    "in": {"method": "in", "network": "small-cnn"},
     "ln": {"method": "ln", "optimizer": "adam", "lr": 0.001},
     "wn": {"method": "wn", "momentum": 0.9},
     "bnp+gn, decay of gamma": {"method": "bnp+gn", "zeta": 0.01, "optimizer": "adamw", "lr": 0.001},

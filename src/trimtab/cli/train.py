@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from trimtab.training.session import Session
     from trimtab.training.settings import Settings
 
+SEVERAL = (
+    "torchrun --nproc-per-node 2 -m trimtab train ... trains in two processes, each with its share of every batch."
+)
 STATUS = {"finished": 0, "diverged": 3, "interrupted": 128}
 
 
@@ -41,7 +44,7 @@ def add(commands: "Commands") -> None:
         "train",
         usage="trimtab train [--SETTING VALUE ...] [--out FOLDER] [--resume | --force] [options]",
         help="train a network of the papers by any method on any of the data sets",
-        description=RECIPES,
+        description=f"{RECIPES} {SEVERAL}",
     )
     parser.add_argument("--config", type=place, metavar="FILE", help="YAML file with settings; flags go before it")
     parser.add_argument(

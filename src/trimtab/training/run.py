@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,11 @@ class Run:
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
+        # The signal that one of several processes has reported comes to the others while they are saving.
+        with interruptible(once=False) if self.session.processes.several else nullcontext():
+            return self._train()
+
+    def _train(self) -> Ending:
         try:
             verdict = self._take_steps()
             self._clock.stop()
@@ -187,7 +193,6 @@ class Run:
         session, settings, processes = self.session, self.session.settings, self.session.processes
         every = record_every(session.total, settings)
         saved = time.monotonic()
-        # Of several processes, torchrun kills those that do not end in time.
         with interruptible(once=not processes.several) as interrupted:
             while session.step < session.total:
                 self._clock.start()
