@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -38,13 +38,19 @@ class Torchrun:
             **options,
         )
 
-    def end(self) -> "Torchrun":
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Torchrun ends the processes that it has started."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.communicate(timeout=TIMEOUT)
+
+    def end(self) -> Self:
         """Wait for its end; a hang is a failure."""
-        try:
+        with self:
             self.out, self.err = self._process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()  # which ends the processes that it has started
-            raise
         self.status = self._process.returncode
         return self
 
@@ -151,10 +157,10 @@ def check_going_on(run: Path, uninterrupted: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_run_to_go_on_with(number: int, uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = Torchrun(2, "train", *LONG, "--out", "run", folder=tmp_path)
-    process.wait_until(has_trained(run))
-    process.send(number)
-    process.end()
+    with Torchrun(2, "train", *LONG, "--out", "run", folder=tmp_path) as process:
+        process.wait_until(has_trained(run))
+        process.send(number)
+        process.end()
     assert process.out.count("Interrupted at step") == 1
     assert "go on with: torchrun --nproc-per-node 2 -m trimtab train --resume --out run" in process.out
     last = list(read_events(run / "events.jsonl"))[-1]
@@ -179,10 +185,10 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed(rank: int, uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = Torchrun(2, "train", *LONG, "--checkpoint-seconds", "0", "--out", "run", folder=tmp_path)
-    process.wait_until((run / "checkpoint.pt").exists)
-    os.kill(process.ranks()[rank], signal.SIGKILL)
-    process.end()
+    with Torchrun(2, "train", *LONG, "--checkpoint-seconds", "0", "--out", "run", folder=tmp_path) as process:
+        process.wait_until((run / "checkpoint.pt").exists)
+        os.kill(process.ranks()[rank], signal.SIGKILL)
+        process.end()
     assert process.statuses == {1, -signal.SIGKILL}
     assert "another process of this run has ended; go on with: torchrun" in process.sentences[-1]
     assert len(process.sentences) == 2, process.sentences  # the first one says by which samples noisy-bn normalizes
@@ -238,13 +244,13 @@ def test_what_is_refused_is_refused_once(words: list[str], sentence: str, tmp_pa
 @pytest.mark.slow
 def test_what_is_at_work_or_other_in_the_folder_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    working = Torchrun(2, "train", *LONG, "--out", "run", folder=tmp_path)
-    working.wait_until(has_trained(run))
-    second = Torchrun(2, "train", "--resume", "--out", "run", folder=tmp_path).end()
-    assert "another process is at work in run" in second.sentences[0]
-    assert second.statuses == {2}
-    working.send(signal.SIGTERM)
-    working.end()
+    with Torchrun(2, "train", *LONG, "--steps", "1000000", "--out", "run", folder=tmp_path) as working:
+        working.wait_until(has_trained(run))
+        second = Torchrun(2, "train", "--resume", "--out", "run", folder=tmp_path).end()
+        assert "another process is at work in run" in second.sentences[0]
+        assert second.statuses == {2}
+        working.send(signal.SIGTERM)
+        working.end()
     before = (run / "checkpoint.pt").read_bytes()
     other = Torchrun(3, "train", "--resume", "--method", "gn", "--out", "run", folder=tmp_path).end()
     assert len(other.sentences) == 1

@@ -15,6 +15,7 @@ from trimtab.training.processes import Processes
 from trimtab.training.recipes import resolve
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings
+from trimtab.training.stepping.steppers import choose_step_mode
 
 CPU = torch.device("cpu")
 STEPS = 30
@@ -166,3 +167,24 @@ def test_a_norm_that_has_nothing_to_normalize_is_refused() -> None:
     for method in ("bn", "in"):
         with pytest.raises(ValueError, match="no sample for some of 3 processes"):
             new_session({"method": method, "network": "small-cnn", "batch_size": 2}, Processes(0, 3))
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")  # on the second of two machines
+    assert Processes(3, 4).own_device(torch.device("cuda")) == torch.device("cuda", 1)
+    assert chosen == [1]
+    assert Processes(3, 4).own_device(CPU) == CPU
+    with pytest.raises(ValueError, match="of which each takes its own; use cuda"):
+        Processes(3, 4).own_device(torch.device("cuda:1"))
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match="there are 2; start fewer"):
+        Processes(2, 3).own_device(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("wanted", ["auto", "captured"])
+def test_steps_of_several_processes_are_not_captured(wanted: Any) -> None:
+    mode = choose_step_mode(wanted, torch.device("cuda"), 1000, probes=False, several_processes=True)
+    assert str(mode) == "eager (steps of several processes are not captured)"
