@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
     try:
-        with terminable(), several.joined(), _plain_warnings():
+        with terminable(), several.joined(), several.needing_all(), _plain_warnings():
             status = _command(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()  # what Python could not write at its end it would only complain of

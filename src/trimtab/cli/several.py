@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def joined() -> Iterator[None]:
         CommandError: If they cannot be reached.
     """
     global _group
-    if not launched() or int(os.environ["WORLD_SIZE"]) <= 1:
+    if not launched() or int(os.environ.get("WORLD_SIZE", 1)) <= 1:
         yield
         return
     gpu = torch.cuda.is_available() and dist.is_nccl_available()
@@ -73,7 +74,7 @@ def joined() -> Iterator[None]:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=rank, world_size=size, timeout=_TIMEOUT
         )
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (RuntimeError, ValueError) as error:
         raise CommandError(f"the processes of torchrun cannot reach each other: {error}", FAILED) from error
     _group = _Group(store)
     if Processes.of_group().first:
@@ -93,17 +94,22 @@ def first_speaks() -> Iterator[None]:
 
 
 @contextmanager
-def needing_all(go_on: str) -> Iterator[None]:
+def needing_all(out: Path | None = None, go_on: str = "") -> Iterator[None]:
     """Turn the failure of an exchange, which means that another process has gone, into a sentence.
 
     If that one has said why, `first_to_fail` keeps this sentence from being printed.
+
+    Args:
+        out: The folder that is written to.
+        go_on: How to resume, if that is still there.
     """
     try:
         yield
     except RuntimeError as error:
         if _group is None or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        raise CommandError(f"another process of this run has ended; {go_on}", FAILED) from error
+        how = f"; {go_on}" if out is not None and out.exists() else ""
+        raise CommandError(f"another process has ended{how}", FAILED) from error
 
 
 def first_to_fail(status: int) -> tuple[int, bool]:
@@ -115,13 +121,12 @@ def first_to_fail(status: int) -> tuple[int, bool]:
     if _group is None:
         return status, True
     _group.failed = True
-    try:
-        if _group.store.add("failed", 1) == 1:
-            _group.store.set("status", str(status))
-            return status, True
-        return int(_group.store.get("status")), False
+    rank = dist.get_rank()
+    try:  # set if nothing is there yet, in one operation
+        which, theirs = map(int, _group.store.compare_set("failed", "", f"{rank} {status}").split())
     except RuntimeError:  # the machine that keeps the store has gone
-        return status, Processes.of_group().first
+        return status, rank == 0
+    return theirs, which == rank
 
 
 def leave(status: int) -> int:
@@ -136,7 +141,8 @@ def leave(status: int) -> int:
     if not _group.failed:
         with suppress(RuntimeError):
             Processes.of_group().largest(0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

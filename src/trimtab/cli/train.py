@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     go_on = f"go on with: {resuming(options, out)}"
     silent = options.quiet or not first
     with (
-        needing_all(go_on),
+        needing_all(out, go_on),
         resumable(out, go_on),
         nullcontext() if silent else display(out.name, session.execution) as show,
     ):

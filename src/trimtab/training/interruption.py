@@ -10,11 +10,11 @@ from typing import Any
 def interruptible(*, once: bool = True) -> Iterator[Callable[[], int]]:
     """While the context is active, the first Ctrl-C or SIGTERM is only noted; a second one ends the program as usual.
 
-    Args:
-        once: Whether that is so; otherwise all are only noted.
-
     Yields a function that returns the number of the signal, or 0 if there was none. Signals that the process ignores,
     as under nohup, stay ignored.
+
+    Args:
+        once: Whether a second one ends the program; otherwise all are only noted.
     """
     noted = 0
 

@@ -96,7 +96,9 @@ def _follow(session: Session) -> Ending:
     try:
         return run.train()
     except ValueError as error:
-        raise CannotTrain(_why(error, session)) if session.step == 0 else error from error
+        if session.step > 0:
+            raise
+        raise CannotTrain(_why(error, session)) from error
 
 
 def _resume(run: Run, folder: Path, session: Session) -> str:
