@@ -25,6 +25,7 @@ SHARING = {
     "tests/distributed/test_ddp.py": "group",
     "tests/distributed/test_exchange.py": "group",
     "tests/distributed/test_sharded.py": "group",
+    "tests/distributed/test_train.py": "group",
     "tests/report/test_browser.py": "browser",
     "tests/test_cli.py": "workers",
     "tests/training/test_compare.py": "workers",
