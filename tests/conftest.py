@@ -52,5 +52,5 @@ def forked_workers() -> Iterator[None]:
     from tests.processes import SERVER
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("trimtab.training.workers.pool.PROCESSES", SERVER)
+        patched.setattr("trimtab.training.workers.local_pool.PROCESSES", SERVER)
         yield

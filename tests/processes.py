@@ -64,9 +64,9 @@ def _run(words: list[str], folder: Path, streams: list[Path]) -> None:
     torch.set_num_threads(1)  # as the tests themselves: threads that wait for a busy core take many times as long
     sys.argv = ["trimtab", *words]
     from trimtab.cli import main
-    from trimtab.training.workers import pool
+    from trimtab.training.workers import local_pool
 
     # Forked workers would have the handlers of this process, where new ones have none.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None)
-    pool.PROCESSES = multiprocessing.get_context("fork")  # type: ignore[assignment]
+    local_pool.PROCESSES = multiprocessing.get_context("fork")  # type: ignore[assignment]
     sys.exit(main())

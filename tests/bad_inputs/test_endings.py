@@ -21,7 +21,7 @@ from trimtab import cli, data, report
 from trimtab.records import Comparison, EventLog
 from trimtab.training import checkpoint, folder
 from trimtab.training.session import Session
-from trimtab.training.workers.pool import LocalPool
+from trimtab.training.workers.local_pool import LocalPool
 from trimtab.training.workers.task import Task, train
 
 resource = pytest.importorskip("resource")

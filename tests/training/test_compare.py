@@ -22,9 +22,10 @@ from trimtab.training.compare import ComparisonRunner
 from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.run import CHECKPOINT, Run
 from trimtab.training.session import Session
-from trimtab.training.workers import pool as pool_module
+from trimtab.training.workers import local_pool
 from trimtab.training.workers import task as task_module
-from trimtab.training.workers.pool import LocalPool, TrainingFailed, default_jobs, local_pool
+from trimtab.training.workers.local_pool import LocalEngine, LocalPool, default_jobs
+from trimtab.training.workers.pool import TrainingFailed
 from trimtab.training.workers.task import Outcome, Task, outcome_of, train
 
 CPU = torch.device("cpu")
@@ -112,7 +113,7 @@ def test_test_data_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cells = []
     for folder, inputs in (("a", dataset.test.inputs), ("b", torch.zeros_like(dataset.test.inputs))):
         changed = replace(dataset, test=Split(inputs, dataset.test.targets))
-        monkeypatch.setattr(task_module, "_loaded", lambda *_, changed=changed: changed)
+        monkeypatch.setattr(task_module, "loaded", lambda *_, changed=changed: changed)
         outcomes = {}
         for planned in [*place.tuning(), place.final(0.3)[0]]:
             came_out = train(Task(planned, tmp_path / folder / planned.name, "c", CPU, None))
@@ -278,7 +279,7 @@ def _tasks(tmp_path: Path) -> list[Task]:
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
     killed: list[str] = []
-    with local_pool(2, 1) as pool:
+    with LocalEngine().pool(2, 1, CPU) as pool:
 
         def kill_once(task: Task, step: int) -> None:
             if task.run.name not in killed:
@@ -297,7 +298,7 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_while_it_waits_is_replaced(tmp_path: Path) -> None:
     first, second = _tasks(tmp_path)
-    with local_pool(1, 1) as pool:
+    with LocalEngine().pool(1, 1, CPU) as pool:
         list(pool.run([first], lambda *_: None))
         for process, _ in pool._free:
             process.kill()
@@ -306,7 +307,7 @@ def test_a_process_that_dies_while_it_waits_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_twice_is_told(tmp_path: Path) -> None:
-    with local_pool(1, 1) as pool:
+    with LocalEngine().pool(1, 1, CPU) as pool:
 
         def kill(task: Task, step: int) -> None:
             next(process for process, busy in pool._busy.values() if busy == task).kill()
@@ -319,7 +320,7 @@ def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
     task, other = _tasks(tmp_path)
     (tmp_path / "file").write_text("")
     impossible = replace(other, run=PlannedRun(replace(other.run.settings, init="nonsense"), 1))
-    with local_pool(1, 1) as pool:
+    with LocalEngine().pool(1, 1, CPU) as pool:
         ((_, came_out),) = pool.run([impossible], lambda *_: None)
         assert came_out.why_not is not None and "nonsense" in came_out.why_not
         with pytest.raises(TrainingFailed, match=rf"the run {task.run.name} failed: (.|\n)*cannot write to the folder"):
@@ -358,13 +359,13 @@ def _alive(child: int) -> bool:
 
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "usable_cores", lambda: 16)
-    monkeypatch.setattr(pool_module, "memory", lambda: 100 << 30)
+    monkeypatch.setattr(local_pool, "usable_cores", lambda: 16)
+    monkeypatch.setattr(local_pool, "memory", lambda: 100 << 30)
     assert default_jobs(CPU) == 16
     assert default_jobs(CPU, 4) == 4
     assert default_jobs(CPU, 40) == 1
     assert default_jobs(torch.device("cuda")) == 4
-    monkeypatch.setattr(pool_module, "memory", lambda: 3 << 30)
+    monkeypatch.setattr(local_pool, "memory", lambda: 3 << 30)
     assert default_jobs(CPU) == 3
 
 

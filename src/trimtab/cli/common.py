@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
 """What experiments need, by the names of the modules."""
-PACKAGES = {**LAB, "shtab": "shtab"}
+PACKAGES = {**LAB, "shtab": "shtab", "ray": "ray"}
 
 PAGE = "report.html"
 RECIPES = "What is not given is taken from the recipe of the paper that the network is from."
@@ -95,13 +95,13 @@ def one_line(sentence: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
-def need(*modules: str) -> None:
+def need(*modules: str, extra: str = "lab") -> None:
     """Refuse to go on without these modules, naming the extra that has them. The library alone does not need them."""
     missing = [PACKAGES[module] for module in modules if find_spec(module) is None]
     if missing:
         them = "it" if len(missing) == 1 else "them"
         raise CommandError(
-            f"this needs {', '.join(missing)}; pip install '.[lab]' in trimtab's source folder gets {them}"
+            f"this needs {', '.join(missing)}; pip install '.[{extra}]' in trimtab's source folder gets {them}"
         )
 
 

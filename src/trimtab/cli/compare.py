@@ -131,6 +131,18 @@ def _add_common(parser: "Parser", out: str | None) -> None:
         "--jobs", type=positive, metavar="N", help="runs at a time (default: as many as do not slow each other down)"
     )
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="who trains the runs: processes on this machine, or Ray (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="of a Ray cluster, whose nodes share the folder --out; auto: the one that runs here (default: "
+        "RAY_ADDRESS, else a Ray is started here)",
+    )
     parser.add_argument("--force", action="store_true", help="do all runs anew")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
 
@@ -183,8 +195,12 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     from trimtab.report import collect, conclusion, table, write_page
     from trimtab.training.compare import ComparisonRunner
     from trimtab.training.device import device_named
+    from trimtab.training.workers.engines import engine_named
     from trimtab.training.workers.pool import TrainingFailed
 
+    if options.engine == "ray":
+        need("ray", extra="ray")
+    engine = engine_named(options.engine, options.ray_address)
     started = time.monotonic()
     go_on = f"the same command goes on with what is in {out}"
     device = device_named(options.device)
@@ -199,6 +215,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
                 jobs=options.jobs,
                 threads=options.threads,
                 force=options.force,
+                engine=engine,
                 show=show,
             )
             if options.dry_run:

@@ -15,6 +15,7 @@ from trimtab.records.events import (
     Trained,
     Verdict,
     encoded,
+    last_step,
     read_events,
 )
 from trimtab.records.history import RENAMED_SETTINGS, History, find_runs
@@ -44,6 +45,7 @@ __all__ = [
     "checked",
     "encoded",
     "find_runs",
+    "last_step",
     "machine",
     "memory",
     "read_events",

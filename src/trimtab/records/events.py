@@ -17,6 +17,8 @@ from trimtab.records.checking import checked
 SCHEMA = 1
 EVENTS = "events.jsonl"
 """The name of a run's file of events."""
+END = 1 << 16
+"""So many bytes at the end of the file are searched for the last step."""
 Verdict = Literal["finished", "diverged", "interrupted"]
 
 
@@ -206,6 +208,24 @@ def read_events(path: Path) -> Iterator[Event]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: this is no event of a run: {error}.") from error
         yield event
+
+
+def last_step(path: Path) -> int | None:
+    """How far the run is that writes this file, by its last events; None if they do not say, or there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - END, 0))
+            lines = file.read().split(b"\n")[:-1]  # without what is being written
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            step = json.loads(line).get("step")
+        except (ValueError, AttributeError, RecursionError):  # the end of a line, or damaged
+            continue
+        if isinstance(step, int):
+            return step
+    return None
 
 
 def _encoded(value: Any) -> Any:

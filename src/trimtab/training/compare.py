@@ -22,7 +22,8 @@ from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.launch import check_first_step, cost_of, versions
 from trimtab.training.methods import left_out_notes, unused_by
 from trimtab.training.session import Session
-from trimtab.training.workers.pool import WorkerPool, default_jobs, local_pool
+from trimtab.training.workers.local_pool import LocalEngine
+from trimtab.training.workers.pool import Engine, WorkerPool
 from trimtab.training.workers.task import Outcome, Task, outcome_of
 
 
@@ -49,6 +50,7 @@ class ComparisonRunner:
         jobs: int | None = None,
         threads: int = 1,
         force: bool = False,
+        engine: Engine | None = None,
         show: Callable[[ComparisonProgress], None] | None = None,
     ) -> None:
         """Read the data and plan the runs; nothing is written yet.
@@ -62,6 +64,7 @@ class ComparisonRunner:
             jobs: Runs at a time; None: as many as do not slow each other down.
             threads: Threads of each run. Results depend on their number in the last digits, as they do on the hardware.
             force: Whether to repeat runs that are done.
+            engine: Who trains the runs; `engines.engine_named` has one on Ray. By default processes on this machine.
             show: Called with the progress.
 
         Raises:
@@ -74,13 +77,14 @@ class ComparisonRunner:
         self._classes = dataset.classes
         validation = self._setups[0].settings.validation
         self._parts = len(dataset.train) - validation, validation, len(dataset.test)
-        runs = sum(max(len(setup.rates), grid.seeds) for setup in self._setups)
-        self._jobs, self._threads = min(jobs or default_jobs(device, threads), runs), threads
         self._outcomes: dict[str, Outcome] = {}
         self._steps: dict[str, int] = {}
         self._total = sum(setup.steps * (len(setup.tuning()) + setup.seeds) for setup in self._setups)
         self._doing = ""
         _check(out)
+        self._engine = engine or LocalEngine()
+        runs = sum(max(len(setup.rates), grid.seeds) for setup in self._setups)
+        self._jobs, self._threads = min(jobs or self._engine.default_jobs(device, threads), runs), threads
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -105,7 +109,7 @@ class ComparisonRunner:
                 self._check_first_steps()  # before the results that are there are lost
             if self._force:
                 self._remove_runs()
-            with local_pool(self._jobs, self._threads) as pool:
+            with self._engine.pool(self._jobs, self._threads, self._device) as pool:
                 self._train("choosing learning rates", self._tuning(), pool)
                 final = self._final()
                 self._recall(final)

@@ -1,9 +1,24 @@
-"""Ctrl-C and SIGTERM during a run: noted first, so that the run can stop after a whole step."""
+"""Ctrl-C and SIGTERM: noted first during a run, so that it can stop after a whole step; or delayed for a while."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+INTERRUPTIONS = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextmanager
+def interruptions_delayed() -> Iterator[None]:
+    """Block Ctrl-C and SIGTERM for a while. A process that is started meanwhile inherits that until it unblocks them."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on this system
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Runs trained by worker processes: `task.py` is what one worker does, `pool.py` who gets which task."""
+"""Runs trained by workers: `task.py` is what one does, `pool.py` the seam, `engines.py` chooses the kind of pool."""

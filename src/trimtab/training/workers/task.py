@@ -132,7 +132,7 @@ def _launch(task: Task, show: Callable[[Progress], None] | None, *, resume: bool
 
 
 def _session(settings: Settings, device: torch.device, data_root: Path | None) -> Session:
-    dataset = _loaded(settings.data, data_root)
+    dataset = loaded(settings.data, data_root)
     try:
         return Session(settings, device, dataset=dataset)
     except ValueError as error:  # a norm that this network cannot have, say
@@ -140,5 +140,6 @@ def _session(settings: Settings, device: torch.device, data_root: Path | None) -
 
 
 @lru_cache(maxsize=1)
-def _loaded(name: str, root: Path | None) -> Dataset:
+def loaded(name: str, root: Path | None) -> Dataset:
+    """A data set; the last one is kept for the next task of this process."""
     return load(name, root)
