@@ -1,6 +1,5 @@
 """Trackers: what goes in is found again, by the tracker's own reader."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ from matplotlib.figure import Figure
 
 import trimtab
 from tests.integrations.helpers import batches, loss_of, network
+from tests.integrations.tracker_readers import READERS
 from trimtab.integrations.monitoring import scalars
-from trimtab.integrations.trackers import TRACKERS, MLflow, TensorBoard, TrackedResults, Tracker, WeightsAndBiases
+from trimtab.integrations.trackers import TRACKERS, TrackedResults, Tracker
 from trimtab.probes import Landscape
 from trimtab.probes.result import Result
 
@@ -29,66 +29,37 @@ def fill(tracker: Tracker) -> None:
     tracker.close()
 
 
-def found_again(pairs: list[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for step, name, value in pairs:
-        found.setdefault(step, {})[name] = value
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed; it is an extra")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    fill(TensorBoard(tmp_path, "one"))
-    reader = EventAccumulator(str(tmp_path / "one")).Reload()
-    tags = reader.Tags()
-    pairs = [(event.step, tag, event.value) for tag in tags["scalars"] for event in reader.Scalars(tag)]
-    assert found_again(pairs) == VALUES and tags["images"] == ["curves"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed; it is an extra")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_what_goes_in_is_found_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed; it is in the dev extra")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    fill(MLflow(tmp_path, "one"))
-    fill(MLflow(tmp_path, "two"))  # in the experiment that is there by now
+    for run in ("one", "two"):
+        fill(TRACKERS[name](tmp_path, run))
     assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
-    (experiment,) = [each for each in client.search_experiments() if each.name == "trimtab"]
-    runs = client.search_runs([experiment.experiment_id])
-    assert sorted(run.info.run_name for run in runs) == ["one", "two"]
-    for run in runs:
-        number = run.info.run_id
-        history = [each for key in run.data.metrics for each in client.get_metric_history(number, key)]
-        assert found_again([(each.step, each.key, each.value) for each in history]) == VALUES
-        assert [each.path for each in client.list_artifacts(number)] == ["curves.png"]
-        assert run.info.status == "FINISHED"
+    found = [(run.run, run.scalars, run.figures) for run in READERS[name](tmp_path)]
+    assert found == [("one", VALUES, ["curves"]), ("two", VALUES, ["curves"])]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed; it is an extra")
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    fill(WeightsAndBiases(tmp_path, "one"))
-    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    store, pairs = DataStore(), []
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        pairs += [(items["_step"], name, value) for name, value in items.items() if name.endswith("loss")]
-    assert found_again(pairs) == VALUES
-    assert list(tmp_path.glob("wandb/offline-run-*/files/media/images/curves_*.png"))
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_run_that_goes_on(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed; it is in the dev extra")
+    first = TRACKERS[name](tmp_path, "one")
+    first.scalars({"loss": 3.0}, 1)
+    first.scalars({"loss": 2.0}, 2)  # after the checkpoint, which is of step 1
+    first.close()
+    second = TRACKERS[name](tmp_path, "one", run=first.run, step=1)
+    assert second.run == first.run
+    second.scalars({"loss": 2.0}, 2)
+    second.scalars({"loss": 1.0}, 3)
+    second.close()
+    (found,) = READERS[name](tmp_path)
+    assert found.scalars == {1: {"loss": 3.0}, 2: {"loss": 2.0}, 3: {"loss": 1.0}}
+    if name != "wandb":  # whose parts are put together when they are sent
+        assert all(len(values) == 1 for values in found.written.values())
 
 
 class Remembers:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 LAB = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich", "yaml": "pyyaml"}
 """What experiments need, by the names of the modules."""
-PACKAGES = {**LAB, "shtab": "shtab", "ray": "ray"}
+PACKAGES = {
+    **LAB,
+    "shtab": "shtab",
+    "ray": "ray",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow-skinny",
+}
 
 PAGE = "report.html"
 RECIPES = "What is not given is taken from the recipe of the paper that the network is from."

@@ -25,6 +25,7 @@ from trimtab.cli.common import (
 )
 from trimtab.cli.dry_run import add_dry_run, show_estimate
 from trimtab.cli.several import needing_all, with_torchrun
+from trimtab.cli.tracking import add_track, finish_tracking, tracking
 
 if TYPE_CHECKING:
     from trimtab.cli.parsing import Commands
@@ -60,6 +61,7 @@ def add(commands: "Commands") -> None:
         metavar="X",
         help="between two of them (default: %(default)g)",
     )
+    add_track(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--json", action="store_true", help="print how it ended as JSON")
     add_dry_run(parser)
@@ -89,21 +91,28 @@ def run(options: argparse.Namespace) -> int:
         return show_estimate(estimate, out, notes=notes, as_json=options.json) if first else 0
     go_on = f"go on with: {resuming(options, out)}"
     silent = options.quiet or not first
+    tracked = tracking(options, out) if first else None
+    ending = None
     with (
         needing_all(out, go_on),
         resumable(out, go_on),
         nullcontext() if silent else display(out.name, session.execution) as show,
     ):
-        ending = launch(
-            session,
-            out,
-            resume=options.resume,
-            force=options.force,
-            command=with_torchrun(typed()),
-            show=show,
-            notify=print_error,
-            checkpoint_seconds=options.checkpoint_seconds,
-        )
+        try:
+            ending = launch(
+                session,
+                out,
+                resume=options.resume,
+                force=options.force,
+                command=with_torchrun(typed()),
+                show=show,
+                notify=print_error,
+                observe=tracked,
+                checkpoint_seconds=options.checkpoint_seconds,
+            )
+        finally:
+            if tracked is not None:
+                finish_tracking(tracked, ending, out)
     if options.json and first:
         print(summary(ending, session, out))
     elif first:
@@ -137,7 +146,8 @@ def settings_and_folder(options: argparse.Namespace) -> "tuple[Settings, Path]":
 def resuming(options: argparse.Namespace, out: Path) -> str:
     """The command that goes on with a run."""
     words = ["trimtab", "train", "--resume", "--out", str(out)]
-    for flag, value in (("--data-root", options.data_root), ("--device", options.device)):
+    kept = ("data_root", "device", "track", "track_to")
+    for flag, value in ((f"--{name.replace('_', '-')}", getattr(options, name)) for name in kept):
         words += [] if value is None else [flag, str(value)]
     return with_torchrun(shlex.join(words))
 

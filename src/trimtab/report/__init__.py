@@ -3,7 +3,7 @@
 from trimtab.renamed import renamed_members
 from trimtab.report.collecting import collect
 from trimtab.report.conclusion import conclusion
-from trimtab.report.figures import NamedFigure, check_kinds, figures, save, write_figures
+from trimtab.report.figures import NamedFigure, check_kinds, drawn, figures, save, write_figures
 from trimtab.report.page import write_page
 from trimtab.report.report_data import ReportData
 from trimtab.report.table import table
@@ -14,6 +14,7 @@ __all__ = [
     "check_kinds",
     "collect",
     "conclusion",
+    "drawn",
     "figures",
     "save",
     "table",

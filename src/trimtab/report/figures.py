@@ -137,6 +137,12 @@ def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
     return buffer.getvalue()
 
 
+def drawn(figure: NamedFigure) -> Figure:
+    """A figure as it looks in a report."""
+    with mpl.rc_context(RC):
+        return figure.draw()
+
+
 def save(figure: NamedFigure, path: Path) -> None:
     """Write a figure to a file, whole or not at all; the ending of the name says which kind of file.
 

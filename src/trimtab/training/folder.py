@@ -23,7 +23,8 @@ from trimtab.training.run import ANEW, CHECKPOINT
 from trimtab.training.settings import Settings
 
 SETTINGS = "settings.yaml"
-FILES = (CHECKPOINT, EVENTS, SETTINGS)
+TRACKING = "tracking.json"
+FILES = (CHECKPOINT, EVENTS, TRACKING, SETTINGS)
 NAMED = 4
 """So many missing settings are named; the others are counted."""
 

@@ -1,24 +1,38 @@
-"""Ctrl-C and SIGTERM: noted first during a run, so that it can stop after a whole step; or delayed for a while."""
+"""Ctrl-C and SIGTERM: noted first during a run, so that it can stop after a whole step, or held back for a while."""
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-INTERRUPTIONS = {signal.SIGINT, signal.SIGTERM}
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def interruptions_delayed() -> Iterator[None]:
-    """Block Ctrl-C and SIGTERM for a while. A process that is started meanwhile inherits that until it unblocks them."""
-    if not hasattr(signal, "pthread_sigmask"):  # not on this system
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+def held_back() -> Iterator[Callable[[], None]]:
+    """While the context is active, Ctrl-C and SIGTERM are only noted, for code in which an exception would do harm.
+
+    Yields a function that does with a noted signal what would have been done with it; so does the end of the context.
+    """
+    noted: list[int] = []
+    previous = _handlers(lambda number, frame: noted.append(number))
+
+    def deliver() -> None:
+        if noted:
+            number = signal.Signals(noted.pop())
+            noted.clear()
+            if callable(previous[number]):
+                previous[number](number, None)
+            else:
+                signal.signal(number, previous[number])
+                signal.raise_signal(number)
+
     try:
-        yield
+        yield deliver
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for one, old in previous.items():
+            signal.signal(one, old)
+    deliver()
 
 
 @contextmanager
@@ -39,15 +53,19 @@ def interruptible(*, once: bool = True) -> Iterator[Callable[[], int]]:
         for one in previous if once else ():
             signal.signal(one, previous[one])
 
-    previous: dict[signal.Signals, Any] = {}
-    try:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(one) != signal.SIG_IGN:
-                previous[one] = signal.signal(one, handle)
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        previous.clear()
+    previous = _handlers(handle)
     try:
         yield lambda: noted
     finally:
         for one, old in previous.items():
             signal.signal(one, old)
+
+
+def _handlers(handle: Callable[[int, object], None]) -> dict[signal.Signals, Any]:
+    """Set a handler for both, where they are not ignored; returns those that were there."""
+    previous: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not in the main thread, where signals cannot be handled
+        for one in INTERRUPTIONS:
+            if signal.getsignal(one) != signal.SIG_IGN:
+                previous[one] = signal.signal(one, handle)
+    return previous

@@ -13,7 +13,7 @@ from trimtab.data import Dataset
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Cost, cost
 from trimtab.training.processes import ALONE, Processes
-from trimtab.training.run import CHECKPOINT, Ending, Progress, Run
+from trimtab.training.run import CHECKPOINT, Ending, Observer, Progress, Run
 from trimtab.training.session import Session
 from trimtab.training.settings import Settings
 
@@ -31,6 +31,7 @@ def launch(
     command: str,
     show: Callable[[Progress], None] | None = None,
     notify: Callable[[str], None] | None = None,
+    observe: Observer | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Ending:
     """Train a session in its folder.
@@ -44,6 +45,7 @@ def launch(
         command: What was typed.
         show: Called from time to time with the progress.
         notify: Called with a sentence if the run continues differently than expected.
+        observe: Called with each event that is recorded.
         checkpoint_seconds: Time between two checkpoints.
 
     Raises:
@@ -63,7 +65,7 @@ def launch(
             check_first_step(session.settings, session.device, session.dataset, processes)
         if not resume:
             folders.begin(folder, session.settings, force=force)
-        with closing(Run(session, folder, show, checkpoint_seconds=checkpoint_seconds)) as run:
+        with closing(Run(session, folder, show, observe=observe, checkpoint_seconds=checkpoint_seconds)) as run:
             notes = [session.note, _resume(run, folder, session) if resume else ""]
             if notify is not None:
                 for note in filter(None, notes):

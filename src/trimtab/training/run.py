@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.probes.result import Result
 from trimtab.records import EVENTS, Evaluated, Event, EventLog, Resumed, RunEnded, RunStarted, Trained, Verdict
 from trimtab.training import checkpoint, saved_state
 from trimtab.training.cadence import evaluation_is_due, record_every
@@ -26,6 +27,8 @@ CHECKPOINT = "checkpoint.pt"
 ANEW = "begin the run anew with --force"
 SHOW_SECONDS = 5.0
 """Seconds between two updates of the progress display, where records are further apart."""
+Observer = Callable[[Event, Result | None], None]
+"""Called with an event of a run, and with the result of the probe if it is one's."""
 # A training loss so many times the first one is an explosion, from which no run has been seen to come back.
 EXPLOSION = 100.0
 
@@ -75,6 +78,7 @@ class Run:
         folder: Path | None = None,
         show: Callable[[Progress], None] | None = None,
         *,
+        observe: Observer | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> None:
         """Prepare the run; `begin` or `resume` comes next.
@@ -83,12 +87,14 @@ class Run:
             session: What is trained.
             folder: For records and checkpoints.
             show: Called from time to time with the progress.
+            observe: Called with each event that is recorded.
             checkpoint_seconds: Time between two checkpoints.
         """
         self.session = session
         self._checkpoint_seconds = checkpoint_seconds
         self._folder = folder
         self._show = show
+        self._observe = observe
         self._log: EventLog | None = None
         self._clock = Clock(session.wait)
         self._first_loss: float | None = None
@@ -229,8 +235,8 @@ class Run:
         self._clock.stop()
         whole_batch = session.processes.whole_batch(batch)
         if whole_batch is not None:
-            for event, _ in due.measure(session.step, session.model, session.loss_fn, whole_batch):
-                self._record(event)
+            for event, result in due.measure(session.step, session.model, session.loss_fn, whole_batch):
+                self._record(event, result)
         self._clock.start()
 
     def _epoch(self) -> float:
@@ -268,9 +274,11 @@ class Run:
             where = self.session.step, self.session.total, self._epoch()
             self._show(Progress(*where, *self._last, self.session.part, evaluated, rate))
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event, result: Result | None = None) -> None:
         if self._log is not None:
             self._log.write(event)
+        if self._observe is not None:
+            self._observe(event, result)
 
     def _save(self) -> None:
         alone = not self.session.processes.several

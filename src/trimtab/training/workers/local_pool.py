@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from trimtab.records import memory, usable_cores
-from trimtab.training.interruption import INTERRUPTIONS, interruptions_delayed
+from trimtab.training.interruption import INTERRUPTIONS
 from trimtab.training.workers.pool import SECONDS_TO_STOP, Advance, error_of, with_second_try
 from trimtab.training.workers.task import Failure, Outcome, Task, attempt
 
@@ -92,10 +92,7 @@ class LocalPool:
     def _start(self) -> tuple[BaseProcess, Connection]:
         ours, theirs = PROCESSES.Pipe()
         process = PROCESSES.Process(target=_serve, args=(theirs, self._threads))
-        resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and unblocks signals then
-        # A process that is interrupted while it imports torch would print a traceback; and where processes are forked,
-        # Python calls functions around the fork whose exceptions it ignores, that of a signal's handler among them.
-        with interruptions_delayed():
+        with _interruptions_delayed():
             process.start()
             self._started.append(process)  # at once: whatever comes next, `stop` ends it
         theirs.close()
@@ -131,6 +128,24 @@ class LocalEngine:
             yield pool
         finally:
             pool.stop()
+
+
+@contextmanager
+def _interruptions_delayed() -> Iterator[None]:
+    """Block Ctrl-C and SIGTERM for a while. A process that is started meanwhile inherits that, until it unblocks them.
+
+    Otherwise it would print a traceback if it is interrupted while it imports torch; and where processes are forked,
+    Python calls functions around the fork whose exceptions it ignores, that of a signal's handler among them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # not on this system
+        yield
+        return
+    resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and unblocks signals then
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, threads: int) -> None:

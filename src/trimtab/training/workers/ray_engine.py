@@ -7,14 +7,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import torch
 
 from trimtab.integrations.needed import needed
-from trimtab.training.interruption import interruptions_delayed
+from trimtab.training.interruption import held_back
 from trimtab.training.workers.local_pool import default_jobs
 from trimtab.training.workers.ray_pool import RayPool
 
@@ -65,25 +65,35 @@ class RayEngine:
     @contextmanager
     def pool(self, number: int, threads: int, device: torch.device) -> Iterator[RayPool]:
         """A pool of so many tasks at a time, stopped when the block ends."""
-        with self._connected(number * threads), redirect_stdout(_WithoutRay(sys.stdout)):
-            gpus = 0.0
-            if device.type != "cpu":
-                cards = int(sum(node["GPU"] for node in self._nodes(device, threads)))
-                gpus = 1 / max(-(-number // cards), 1)
-            elif self._address is not None:
-                self._nodes(device, threads)
-            pool = RayPool(self._ray, number, threads, gpus)
+        with self._connected(number * threads) as deliver, redirect_stdout(_WithoutRay(sys.stdout)):
+            nodes = self._nodes(device, threads)
+            cards = 0 if device.type == "cpu" else int(sum(node["GPU"] for node in nodes))
+            pool = RayPool(self._ray, number, threads, 1 / max(-(-number // cards), 1) if cards else 0, deliver)
             try:
                 yield pool
             finally:
                 pool.stop()
 
     @contextmanager
-    def _connected(self, cores: int | None = None) -> Iterator[None]:
-        """A connection to the cluster, or to a new Ray with so many cores; a connection that is there is used."""
-        if self._ray.is_initialized():
-            yield
-            return
+    def _connected(self, cores: int | None = None) -> Iterator[Callable[[], None]]:
+        """A connection to the cluster, or to a new Ray with so many cores; one that is there already is used.
+
+        Signals are held back meanwhile, since an exception in the midst of Ray comes out as another one; what this
+        yields delivers them.
+        """
+        with held_back() as deliver:
+            if self._ray.is_initialized():
+                yield deliver
+                return
+            try:
+                self._init(cores)
+                deliver()
+                yield deliver
+            finally:
+                self._ray.shutdown()
+
+    def _init(self, cores: int | None) -> None:
+        """Connect. Ray makes SIGTERM end the process, so the handler that was there is put back."""
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
         if self._address is None:
             mine = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECTS}
@@ -91,29 +101,19 @@ class RayEngine:
         else:
             _check_answer(self._address)
             options |= {"address": self._address}
-        try:
-            self._init(options)
-            yield
-        finally:
-            with interruptions_delayed():  # half-way Ray would end this process
-                self._ray.shutdown()
-
-    def _init(self, options: dict[str, Any]) -> None:
-        """Connect. Ray ends the process on SIGTERM from then on, so the handler that was there is put back."""
         before = signal.getsignal(signal.SIGTERM)
-        is_main = threading.current_thread() is threading.main_thread()
-        ended = False
+        terminated = False
         try:
             self._ray.init(**options)
-        except SystemExit:  # what Ray makes of a SIGTERM
-            ended = True
+        except SystemExit:  # what Ray has made of a SIGTERM
+            terminated = True
         except (OSError, ValueError, RuntimeError) as error:
             what = "Ray cannot be started here" if self._address is None else f"no connection to Ray at {self._address}"
             raise ValueError(f"{what}: {str(error).strip().partition(chr(10))[0].rstrip('.')}") from error
         finally:
-            if is_main:
+            if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
-        if ended:
+        if terminated:
             signal.raise_signal(signal.SIGTERM)
 
     def _nodes(self, device: torch.device, threads: int) -> list[dict[str, float]]:

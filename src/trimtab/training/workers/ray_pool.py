@@ -3,7 +3,8 @@
 import os
 import platform
 import secrets
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ class RayPool:
     A task returns what its run came to. How far it is, the pool reads in the records of the run.
     """
 
-    def __init__(self, ray: Any, number: int, threads: int, gpus: float) -> None:
+    def __init__(self, ray: Any, number: int, threads: int, gpus: float, deliver: Callable[[], None]) -> None:
         """Prepare the pool.
 
         Args:
@@ -37,8 +38,9 @@ class RayPool:
             number: Tasks at a time.
             threads: Threads of each.
             gpus: Of each; a part of one if several tasks share it.
+            deliver: Delivers signals that are held back: called often, where an exception does no harm.
         """
-        self._ray, self._number, self._threads = ray, number, threads
+        self._ray, self._number, self._threads, self._deliver = ray, number, threads, deliver
         # Ray would try again at once, beside the other tasks.
         self._train = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_train)
         self._running: dict[Any, Task] = {}
@@ -66,6 +68,7 @@ class RayPool:
             while waiting and len(self._running) < at_a_time:
                 self._submit(waiting.pop())
             done, _ = self._ray.wait(list(self._running), timeout=SECONDS_BETWEEN_LOOKS)
+            self._deliver()
             for reference in done:
                 task = self._running.pop(reference)
                 message = self._result(reference, task)
@@ -106,19 +109,22 @@ class RayPool:
         return result
 
     def stop(self) -> None:
-        """End all tasks; a run that is under way leaves a checkpoint."""
+        """End all tasks; a run that is under way leaves a checkpoint.
+
+        Tasks that take longer end with the connection. Ray could be told to kill them, but a task that returns just
+        then would abort this process (Ray 2.60).
+        """
         running, marked = list(self._running), list(self._marked)
         self._running.clear()
         self._marked.clear()
-        left = running
+        deadline = time.monotonic() + SECONDS_TO_STOP
         try:
-            if running:
-                for reference in running:
-                    self._ray.cancel(reference)  # as Ctrl-C does
-                _, left = self._ray.wait(running, num_returns=len(running), timeout=SECONDS_TO_STOP)
+            for reference in running:
+                self._ray.cancel(reference)  # as Ctrl-C does
+            while running and time.monotonic() < deadline:
+                _, running = self._ray.wait(running, num_returns=len(running), timeout=SECONDS_BETWEEN_LOOKS)
+                self._deliver()
         finally:
-            for reference in left:
-                self._ray.cancel(reference, force=True)
             for folder in marked:
                 (folder / MARK).unlink(missing_ok=True)
 
