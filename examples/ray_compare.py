@@ -19,7 +19,9 @@ from trimtab.training.grid import Grid
 from trimtab.training.workers.engines import engine_named
 from trimtab.training.workers.pool import Engine
 
-GRID = Grid(networks=("small-mlp",), methods=("vanilla", "bnp"), batch_sizes=(16,), epochs={16: 1}, lrs=(0.03, 0.1))
+GRID = Grid(
+    networks=("small-mlp",), methods=("vanilla", "bnp"), batch_sizes=(16,), epochs={16: 3}, lrs=(0.03, 0.1), seeds=1
+)
 
 
 def compare(engine: Engine, folder: str) -> Comparison:

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,13 +121,13 @@ class TestOnRay:
     def test_workers_that_are_killed_beside_each_other(self, pool: RayPool, tasks: list[Task], tmp_path: Path) -> None:
         killed: list[int] = []
 
-        def kill_both(task: Task, step: int) -> None:
-            if not killed and len(workers()) == 2:
+        def kill_all(task: Task, step: int) -> None:
+            if not killed:
                 killed.extend(workers())
                 for pid in killed:
                     os.kill(pid, signal.SIGKILL)
 
-        assert len(list(pool.run(tasks, kill_both))) == len(killed) == 2
+        assert len(list(pool.run(tasks, kill_all))) == 2 and killed
         for task in tasks:
             assert_as_alone(task, tmp_path)
 
@@ -189,7 +190,7 @@ class TestCommand:
             ) as process:
                 before = len(list(out.glob(f"runs/*/{EVENTS}")))
                 while len(list(out.glob(f"runs/*/{EVENTS}"))) == before and process.poll() is None:
-                    pass
+                    time.sleep(0.05)
                 (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
                 printed, error = process.communicate(timeout=300)
             assert (process.returncode, printed) == (status, b""), error
