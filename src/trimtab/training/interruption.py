@@ -15,7 +15,8 @@ def held_back() -> Iterator[Callable[[], None]]:
     Yields a function that does with a noted signal what would have been done with it; so does the end of the context.
     """
     noted: list[int] = []
-    previous = _handlers(lambda number, frame: noted.append(number))
+    previous: dict[signal.Signals, Any] = {}
+    _handle(lambda number, frame: noted.append(number), previous)
 
     def deliver() -> None:
         if noted:
@@ -53,7 +54,8 @@ def interruptible(*, once: bool = True) -> Iterator[Callable[[], int]]:
         for one in previous if once else ():
             signal.signal(one, previous[one])
 
-    previous = _handlers(handle)
+    previous: dict[signal.Signals, Any] = {}
+    _handle(handle, previous)
     try:
         yield lambda: noted
     finally:
@@ -61,11 +63,9 @@ def interruptible(*, once: bool = True) -> Iterator[Callable[[], int]]:
             signal.signal(one, old)
 
 
-def _handlers(handle: Callable[[int, object], None]) -> dict[signal.Signals, Any]:
-    """Set a handler for both, where they are not ignored; returns those that were there."""
-    previous: dict[signal.Signals, Any] = {}
+def _handle(handle: Callable[[int, object], None], previous: dict[signal.Signals, Any]) -> None:
+    """Set a handler for both, where they are not ignored; those that were there are put into `previous` one by one."""
     with suppress(ValueError):  # not in the main thread, where signals cannot be handled
         for one in INTERRUPTIONS:
             if signal.getsignal(one) != signal.SIG_IGN:
                 previous[one] = signal.signal(one, handle)
-    return previous

@@ -22,8 +22,8 @@ SECONDS_TO_CONNECT = 5.0
 RUNS_ON_A_GPU = 4
 """So many share one, as `default_jobs` has measured it."""
 _OBJECTS = 100 << 20  # bytes for the objects of a Ray of ours: tasks and outcomes are small
-# Ray reads these when it is imported. Unless it is told otherwise, it reports to its makers, writes warnings to the
-# terminal, and asks an address where no Ray answers for a quarter of an hour.
+# Ray reads these when it is imported. Unless it is told otherwise, it reports to its makers, and asks an address where
+# something else than Ray answers for a quarter of an hour.
 _DEFAULTS = {"RAY_USAGE_STATS_ENABLED": "0"}
 _DEFAULTS_FOR_CLUSTERS = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
 
