@@ -83,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
     processes = Processes.of_group()
     first, chosen = processes.first, settings_and_folder(options) if processes.first else None
     settings, out = cast("tuple[Settings, Path]", processes.from_first(chosen))
+    tracked = tracking(options, out) if first else None
     device = processes.own_device(device_named(options.device))
     session = Session(settings, device, options.data_root, processes=processes)
     if options.dry_run:
@@ -91,7 +92,6 @@ def run(options: argparse.Namespace) -> int:
         return show_estimate(estimate, out, notes=notes, as_json=options.json) if first else 0
     go_on = f"go on with: {resuming(options, out)}"
     silent = options.quiet or not first
-    tracked = tracking(options, out) if first else None
     ending = None
     with (
         needing_all(out, go_on),
