@@ -308,27 +308,33 @@ def replace_cuda_generator_state(state: Tensor) -> None:
 # ---- Fully sharded data parallel (FSDP2)
 
 
+def fully_sharded(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those of these modules to which `fully_shard` was applied."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)  # imported if it is used
+    return [] if kind is None else [module for module in modules if isinstance(module, kind)]
+
+
 def held_gradient(model: nn.Module, weight: nn.Parameter) -> Callable[[], bool] | None:
     """For a weight that `fully_shard` has gathered for forward and backward: whether a gradient of it is somewhere.
 
     It is moved on after each backward: to what is still to be reduced, or to the parameter that the optimizer holds.
-    Where torch does not tell, the answer is always yes.
+    What has gathered it may be a module around the model. Where torch does not tell, the answer is always yes.
 
     Returns:
         A function to ask; None if it is not such a weight.
     """
-    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)  # imported if it is used
-    modules = [] if fsdp is None else [module for module in model.modules() if isinstance(module, fsdp)]
-    for module in modules:
+    everywhere = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", ())
+    own, others = fully_sharded(model.modules()), fully_sharded(everywhere)
+    for module in (*own, *others):
         try:
-            state = module._get_fsdp_state()
+            state: Any = module._get_fsdp_state()  # type: ignore[operator]
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
             for group in groups:
                 for each in () if group is None else group.fsdp_params:
                     if getattr(each, "_unsharded_param", None) is weight:
                         return partial(_holds_gradient, group, each)
         except AttributeError:
-            return lambda: True
+            return (lambda: True) if own else None
     return None
 
 

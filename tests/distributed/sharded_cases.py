@@ -44,6 +44,7 @@ class Settings:
         reduced: Whether each of these reduces its gradients.
         replicas: How many copies of the model there are, each sharded (HSDP).
         spoilt: The step and the process whose loss is infinite.
+        few: Whether layers have so few rows that a process has none of them.
     """
 
     batches: list[int]
@@ -56,6 +57,7 @@ class Settings:
     replicas: int = 1
     compiled: bool = False
     spoilt: tuple[int, int] | None = None
+    few: bool = False
     shard: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -68,9 +70,22 @@ def samples(settings: Settings, step: int, rank: int) -> tuple[Tensor, Tensor]:
     return x.to(settings.dtype), y.to(settings.dtype)
 
 
-def built(settings: Settings) -> Net:
+def built(settings: Settings) -> nn.Module:
     torch.manual_seed(0)
-    return Net().to(settings.dtype)
+    return (few_rows() if settings.few else Net()).to(settings.dtype)
+
+
+def few_rows() -> nn.Module:
+    """Layers of all kinds with up to four rows."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 1, groups=2),
+        nn.Tanh(),
+        nn.Conv2d(4, 1, 3, bias=False),
+        nn.ConvTranspose2d(1, 2, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(18, 1),
+    )
 
 
 def result(model: nn.Module, bnp: trimtab.BNP) -> Result:
@@ -122,7 +137,7 @@ def shard(model: nn.Module, settings: Settings, size: int) -> None:
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     else:
         mesh = init_device_mesh("cpu", (size,))
-    if settings.parts:
+    if settings.parts and not settings.few:
         for name in ("first", "grouped", "transposed", "last"):
             fully_shard(model.get_submodule(name), mesh=mesh, **settings.shard)
     fully_shard(model, mesh=mesh, **settings.shard)
@@ -135,7 +150,7 @@ def together(rank: int, size: int, store: str, settings: Settings) -> tuple[Resu
         model = built(settings)
         bnp = trimtab.BNP(model, **settings.options) if settings.early else None
         if settings.compiled:
-            model.last.compile(backend="aot_eager")
+            model.get_submodule("last").compile(backend="aot_eager")
         shard(model, settings, size)
         bnp = trimtab.BNP(model, **settings.options) if bnp is None else bnp
         optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.5)
@@ -197,6 +212,45 @@ def mixed_precision(rank: int, size: int, store: str, reduced: bool) -> list[lis
         model(torch.randn(4, 3)).float().sum().backward()
         found.append(pending(bnp))
     return found
+
+
+def part_of_model(rank: int, size: int, store: str, reduced: bool) -> list[list[int]]:
+    """The rows of three backwards that wait where BNP's model is a part of the one that is sharded."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    with process_group(rank, size, store):
+        model = nn.Sequential(nn.Sequential(nn.Linear(3, 5), nn.Tanh()), nn.Linear(5, 2))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        fully_shard(model, mesh=init_device_mesh("cpu", (size,)), mp_policy=policy)
+        bnp, found = trimtab.BNP(model[0]), []
+        for _ in range(2):
+            for i in range(3):
+                model.set_requires_gradient_sync(reduced or i == 2)  # type: ignore[operator]
+                model(torch.randn(6, 3)).float().sum().backward()
+            found.append(pending(bnp))
+            bnp.step()
+            model.zero_grad()
+    return found
+
+
+def probed(rank: int, size: int, store: str, gathered: bool) -> list[str | None]:
+    """What a probe says of a sharded model, which is trained before and after."""
+    from trimtab.probes import Activations, Monitor
+
+    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().sum()  # type: ignore[no-any-return]
+
+    with process_group(rank, size, store), warnings.catch_warnings():
+        warnings.simplefilter("ignore", trimtab.TrimtabWarning)
+        model, optimizer, _ = small(size)
+        monitor, found = Monitor([Activations()], every=1), []
+        for step in range(2):
+            if gathered:
+                with torch.no_grad():
+                    model(torch.randn(2, 3))
+            found += [result.problem for result in monitor(model, loss_fn, torch.randn(4, 3)).values()]
+            train_small(model, optimizer, rank, size, range(step, step + 1))
+        return found
 
 
 def unknown_fsdp(rank: int, size: int, store: str) -> list[list[int]]:
@@ -294,8 +348,9 @@ def said_of(rank: int, size: int, store: str, kind: str) -> tuple[str, bool]:
         else:
             dim = {"shard_placement_fn": lambda parameter: Shard(parameter.ndim - 1)} if kind == "columns" else {}
             fully_shard(model, mesh=mesh, **dim)
+        alone = [torch.distributed.new_group([each]) for each in range(size)][rank] if kind == "other group" else None
         try:
-            bnp = trimtab.BNP(model, sync=kind != "not shared", skip="0" if kind == "row" else ())
+            bnp = trimtab.BNP(model, sync=kind != "not shared", skip="0" if kind == "row" else (), group=alone)
         except ValueError as error:
             return str(error), True
         model(torch.randn(6, 4)).sum().backward()

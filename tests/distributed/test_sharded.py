@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulation, reduced at the end, BNP before sharding": {"micro": 2, "reduced": False, "early": True},
     "ragged batches": {"batches": [7, 3, 1]},
     "one sample": {"batches": [1, 1, 1]},
+    "few rows": {"few": True},
     "an infinite loss in one process": {"spoilt": (7, 1)},
     "debias": {"options": {"debias": True}},
     "statistics of the batch": {"options": {"statistics": "batch"}},
@@ -59,6 +60,7 @@ QUICK = (
     "accumulation, reduced at the end",
     "accumulation, reduced each time",
     "ragged batches",
+    "few rows",
     "an infinite loss in one process",
 )
 
@@ -71,10 +73,20 @@ def test_as_one_process(case: str, two: Pool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["as it comes", "ragged batches", "accumulation, reduced at the end", "one unit"])
+@pytest.mark.parametrize(
+    "case", ["as it comes", "few rows", "ragged batches", "accumulation, reduced at the end", "one unit"]
+)
 def test_three_processes(case: str, three: Pool) -> None:
     """Of which some hold no row of a layer at all."""
     check(three, settings(3, **CASES[case]), 1e-12)
+
+
+@pytest.mark.slow
+def test_one_process_that_holds_all_rows() -> None:
+    """To the bit, a step that is not finite included."""
+    one = Pool(1)
+    check(one, settings(1, spoilt=(7, 0)), 1e-300)
+    one.stop()
 
 
 @pytest.mark.slow
@@ -97,6 +109,19 @@ def test_collectives(two: Pool) -> None:
 @pytest.mark.parametrize("reduced", [True, False])
 def test_rows_under_mixed_precision(reduced: bool, two: Pool) -> None:
     assert two.run(cases.mixed_precision, reduced) == [[[18, 18], [18, 18], [4, 4]]] * 2
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_rows_of_a_part_of_the_model_that_is_sharded(reduced: bool, two: Pool) -> None:
+    assert two.run(cases.part_of_model, reduced) == [[[18], [18]]] * 2
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_probes_leave_a_sharded_model_alone(gathered: bool, two: Pool) -> None:
+    for problems in two.run(cases.probed, gathered):
+        assert [problem is not None and "sharded over several processes" in problem for problem in problems] == [
+            True
+        ] * 2
 
 
 def test_no_rows_are_lost_where_torch_does_not_tell_what_becomes_of_gradients(two: Pool) -> None:
@@ -127,6 +152,7 @@ def test_a_compiled_part(two: Pool) -> None:
         ("row", "layer '2', whose weight is sharded over several processes (a DTensor): its weight stays sharded"),
         ("columns", "layer '0', whose weight is sharded over several processes (a DTensor): it is not sharded in rows"),
         ("not shared", "BNP(sync=False) cannot precondition weights that are sharded"),
+        ("other group", "BNP(group=...) has to be the group of all processes"),
         ("gathered", "layer '0' is gathered from all processes at the step"),
     ],
 )

@@ -50,6 +50,11 @@ class Shard:
         coordinate = self.mesh.get_coordinate()
         return all(at == 0 for i, at in enumerate(coordinate) if i != self.dim)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each process holds all rows."""
+        return bool(self.mesh.size(self.dim) == 1)
+
 
 def shard_of(tensor: Any) -> Shard | None:
     """The part of a DTensor that this process holds; None if it is not one of rows, in the order of the processes."""
@@ -93,12 +98,12 @@ class _InputRows:
         self, step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, seen: Tensor, options: Options
     ) -> Tensor:
         """Replace the gradients of these rows; that of the bias is left to `finish`."""
-        groups, outputs, inputs, _ = step.shape
+        groups, outputs, inputs, sites = step.shape
         mean, scale, q2 = scaling(step, rows, mean, variance, options)
         begin, end, local = self._weight.begin, self._weight.end, self._weight.local
         # Each row is a group of one input here.
         mean, scale = (each.transpose(1, 2).flatten(0, 1)[begin:end].unsqueeze(1) for each in (mean, scale))
-        weight = at_least_float32(local).reshape(end - begin, outputs, 1, -1)
+        weight = at_least_float32(local).reshape(end - begin, outputs, 1, sites)
         group = torch.arange(begin, end, device=local.device) // inputs
         bias = None
         if self.whole_bias is not None:
@@ -123,11 +128,11 @@ def _replace_output_rows(
     begin: int, step: LayerStep, rows: Rows, mean: Tensor, variance: Tensor, seen: Tensor, options: Options
 ) -> Tensor:
     """Replace the gradients of some outputs of a grouped layer, which may be a part of those of a group."""
-    _, outputs, inputs, _ = step.shape
+    _, outputs, inputs, sites = step.shape
     mean, scale, q2 = scaling(step, rows, mean, variance, options)
     count = len(step.weight)
     group = torch.arange(begin, begin + count, device=step.weight.device) // outputs
-    weight = at_least_float32(step.weight).reshape(count, 1, inputs, -1)  # each row is a group of one output here
+    weight = at_least_float32(step.weight).reshape(count, 1, inputs, sites)  # each row is a group of one output
     bias = None if step.bias is None else at_least_float32(step.bias).view(count, 1, 1, 1)
     new_weight, new_bias = transform.precondition(weight, bias, mean[group], scale[group], q2)
     step.weight.copy_(torch.where(seen, new_weight, weight).view(step.weight.shape))
@@ -164,9 +169,13 @@ class ShardedStep:
                 raise _refusal(layer, "another layer is sharded over other processes")
             self.mesh = shards[0].mesh
             self._shards[layer] = shards
-            if layer.kind.view is input_first:
+            if layer.kind.view is input_first and not shards[0].is_whole:
                 outputs = 0 if bias is None else bias.numel()
                 self._input_rows[layer] = _InputRows(*shards, outputs)
+
+    def is_over(self, group: Any) -> bool:
+        """Whether the layers are held by the processes of a group, and no others; true if there are none to look at."""
+        return self.mesh is None or set(self.mesh.mesh.flatten().tolist()) == set(dist.get_process_group_ranks(group))
 
     def mark_not_finite(self, layer: ObservedLayer, sums: Tensor) -> None:
         """Let all processes know by the sums of a layer's rows if its gradient is not finite in this one."""
@@ -192,6 +201,8 @@ class ShardedStep:
         weight, bias = self._shards[layer]
         groups, _, inputs, sites = step.shape
         step.weight, step.bias = weight.local, None if bias is None else bias.local
+        if weight.is_whole:
+            return
         if layer in self._input_rows:
             step.by_output, step.replace = False, self._input_rows[layer].replace
         elif groups > 1:
@@ -210,8 +221,7 @@ class ShardedStep:
             return
         added = torch.cat([each.added for each in waiting.values() if each.added is not None])
         shard = self._shards[next(iter(waiting))][0]
-        if shard.mesh.size(shard.dim) > 1:
-            dist.all_reduce(added, group=shard.mesh.get_group(shard.dim))
+        dist.all_reduce(added, group=shard.mesh.get_group(shard.dim))
         sizes = [len(each.added) for each in waiting.values() if each.added is not None]
         for each, part in zip(waiting.values(), added.split(sizes), strict=True):
             each.finish(part)

@@ -89,8 +89,13 @@ class Exchange:
 
         Raises:
             RuntimeError: If the processes observe different layers.
-            ValueError: If statistics are not to be shared, but weights are sharded.
+            ValueError: If weights are sharded, and statistics are not to be shared or only among other processes.
         """
+        if sharded is not None and self.group is not None and not sharded.is_over(self.group):
+            raise ValueError(
+                "BNP(group=...) has to be the group of all processes over which the weights are sharded and copied; "
+                "leave it out to have these."
+            )
         if self.processes <= 1 or _device(layers).type == "meta":
             return None
         if not self.sync and sharded is not None:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
+from trimtab.bnp.layer_shapes import is_sharded
 from trimtab.probes.options import check_call
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
@@ -65,6 +67,7 @@ class Probe(ABC, Generic[R]):
         """
         check_call(model, loss_fn)
         try:
+            _refuse_sharded(model)
             return self.measure(model, loss_fn, batch)
         except CannotMeasure as error:
             problem = str(error)
@@ -79,6 +82,18 @@ class Probe(ABC, Generic[R]):
     @abstractmethod
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> R:
         """Measure, or raise CannotMeasure."""
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    """Refuse weights that are gathered when the model is called: what a probe does with them would be lost on them.
+
+    Raises:
+        CannotMeasure: If the model has some.
+    """
+    if _torch.fully_sharded(model.modules()) or any(map(is_sharded, model.parameters())):
+        raise CannotMeasure(
+            "The model's weights are sharded over several processes; a probe needs a model that has its weights whole."
+        )
 
 
 def out_of_memory(error: BaseException) -> bool:
