@@ -159,12 +159,13 @@ class Exchange:
         for group in groups:
             dist.all_reduce(whole, group=group)
         parts: Sequence[Tensor] = whole.split([len(vector) for vector in vectors])
-        processes = math.prod(dist.get_world_size(group) for group in groups)
-        if numbered and not _torch.is_compiling() and parts[-1].tolist() != [processes * each for each in number]:
-            raise RuntimeError(
-                "BNP cannot add up the statistics of different BNPs: step several BNPs in the same order in each "
-                "process."
-            )
+        if numbered and not _torch.is_compiling():
+            processes = math.prod(dist.get_world_size(group) for group in groups)
+            if parts[-1].tolist() != [processes * each for each in number]:
+                raise RuntimeError(
+                    "BNP cannot add up the statistics of different BNPs: step several BNPs in the same order in each "
+                    "process."
+                )
         return parts
 
     def check(self, layers: Layers) -> None:
