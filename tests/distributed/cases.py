@@ -300,14 +300,14 @@ def part_of_the_processes(rank: int, size: int, store: str) -> list[bool]:
         return [trimtab.BNP(model).join_process_group is group for model in models]
 
 
-def two_bnps(rank: int, size: int, store: str) -> list[str]:
+def two_bnps(rank: int, size: int, store: str, names: str) -> list[str]:
     """What is said where two BNPs of layers of one size make their steps in another order in one process, later on."""
     said = []
-    models = [nn.ModuleDict({name: nn.Linear(3, 2)}) for name in "ab"]
+    models = [nn.ModuleDict({name: nn.Linear(3, 2)}) for name in names]
     bnps = [trimtab.BNP(model) for model in models]
     with process_group(rank, size, store):
         for step in range(2):
-            for name, model in zip("ab", models, strict=True):
+            for name, model in zip(names, models, strict=True):
                 model[name](torch.randn(4, 3)).sum().backward()
             for bnp in reversed(bnps) if step and rank else bnps:
                 try:

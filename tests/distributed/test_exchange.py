@@ -53,8 +53,9 @@ def test_a_model_without_memory_exchanges_nothing(two: Pool) -> None:
     assert two.run(cases.without_memory) == [([0, 0], [2, 3])] * 2
 
 
-def test_bnps_that_step_in_another_order_later_on(two: Pool) -> None:
-    for said in two.run(cases.two_bnps):
+@pytest.mark.parametrize("names", ["ab", "aa"])
+def test_bnps_that_step_in_another_order_later_on(names: str, two: Pool) -> None:
+    for said in two.run(cases.two_bnps, names):
         assert len(said) == 2
         assert all(each.startswith("1: BNP cannot add up") and "in the same order" in each for each in said)
 

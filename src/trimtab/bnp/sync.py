@@ -36,6 +36,9 @@ else:  # a torch that was built without it
 
 __all__ = ["Exchange", "ExchangeJoinHook", "JoinHook", "Joinable", "group_of"]
 
+# By the group, how many layouts its processes have compared: the same number in all of them.
+_COMPARED: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+
 Layers = Mapping[str, ObservedLayer]
 Layout = tuple[tuple[str, int], ...]
 """The name of each layer, and how many columns it has."""
@@ -203,7 +206,8 @@ class Exchange:
                 "several BNPs in the same order."
             )
         self._checked, self._checked_with = layout, [weakref.ref(group) for group in named]
-        self._number = number % 2**20  # so that sums of squares are exact
+        _COMPARED[named[0]] = _COMPARED.get(named[0], 0) + 1  # so that BNPs of equal models have different numbers
+        self._number = (number + _COMPARED[named[0]]) % 2**20  # so that sums of squares are exact
 
     # ---- Join: processes that have run out of data -------------------------------------------------------------------
 
