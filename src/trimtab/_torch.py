@@ -9,7 +9,7 @@ names with an underscore are found as the common base of the public ones.
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from operator import attrgetter
@@ -323,19 +323,32 @@ def held_gradient(model: nn.Module, weight: nn.Parameter) -> Callable[[], bool] 
     Returns:
         A function to ask; None if it is not such a weight.
     """
-    everywhere = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", ())
-    own, others = fully_sharded(model.modules()), fully_sharded(everywhere)
-    for module in (*own, *others):
-        try:
-            state: Any = module._get_fsdp_state()  # type: ignore[operator]
-            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-            for group in groups:
-                for each in () if group is None else group.fsdp_params:
-                    if getattr(each, "_unsharded_param", None) is weight:
-                        return partial(_holds_gradient, group, each)
-        except AttributeError:
-            return (lambda: True) if own else None
+    try:
+        for group, each in _fsdp_parameters(model):
+            if getattr(each, "_unsharded_param", None) is weight:
+                return partial(_holds_gradient, group, each)
+    except AttributeError:
+        return (lambda: True) if fully_sharded(model.modules()) else None
     return None
+
+
+def gathered_from(model: nn.Module, parameters: Collection[int]) -> set[int]:
+    """The identities of what `fully_shard` gathers from parameters of these identities, as far as torch tells."""
+    try:
+        pairs = [(each.sharded_param, getattr(each, "_unsharded_param", None)) for _, each in _fsdp_parameters(model)]
+    except AttributeError:
+        return set()
+    return {id(whole) for sharded, whole in pairs if id(sharded) in parameters and whole is not None}
+
+
+def _fsdp_parameters(model: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """What FSDP knows of each parameter, with that of the group that it is gathered with."""
+    everywhere = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", ())
+    for module in (*fully_sharded(model.modules()), *fully_sharded(everywhere)):
+        state: Any = module._get_fsdp_state()  # type: ignore[operator]
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+            for each in () if group is None else group.fsdp_params:
+                yield group, each
 
 
 def _holds_gradient(group: Any, each: Any) -> bool:

@@ -253,6 +253,38 @@ def probed(rank: int, size: int, store: str, gathered: bool) -> list[str | None]
         return found
 
 
+def gathered(rank: int, size: int, store: str) -> tuple[str, str]:
+    """The report where a forward has left the weights gathered, of a BNP that was attached in that state, and later."""
+    with process_group(rank, size, store):
+        model, optimizer, bnp = small(size)
+        bnp.detach()
+        with torch.no_grad():
+            model(torch.randn(2, 3))
+        bnp.attach(optimizer)
+        train_small(model, optimizer, rank, size, range(1))
+        later = str(bnp.report())
+        with torch.no_grad():
+            model(torch.randn(2, 3))
+        return str(bnp.report()), later
+
+
+def second_bnp(rank: int, size: int, store: str) -> str:
+    """What a second BNP says of a gradient that the first has preconditioned, of which one process holds nothing."""
+    from torch.distributed.fsdp import fully_shard
+
+    with process_group(rank, size, store):
+        model = nn.Linear(3, 1)
+        fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+        bnps = [trimtab.BNP(model) for _ in range(2)]
+        model(torch.randn(4, 3)).sum().backward()
+        bnps[0].step()
+        try:
+            bnps[1].step()
+        except RuntimeError as error:
+            return str(error)
+    return "nothing"
+
+
 def unknown_fsdp(rank: int, size: int, store: str) -> list[list[int]]:
     """The same where torch does not tell what it does with gradients: no rows are lost, and none are dropped."""
     from torch.distributed.fsdp import FSDPModule

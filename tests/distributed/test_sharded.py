@@ -124,6 +124,15 @@ def test_probes_leave_a_sharded_model_alone(gathered: bool, two: Pool) -> None:
         ] * 2
 
 
+def test_weights_that_a_forward_has_left_gathered(two: Pool) -> None:
+    for now, later in two.run(cases.gathered):
+        assert now == later and "2 of 2" in now and "left alone" not in now and "not centred" not in now
+
+
+def test_a_second_bnp_is_refused_by_all_processes(two: Pool) -> None:
+    assert all("was preconditioned by another BNP" in said for said in two.run(cases.second_bnp))
+
+
 def test_no_rows_are_lost_where_torch_does_not_tell_what_becomes_of_gradients(two: Pool) -> None:
     assert two.run(cases.unknown_fsdp) == [[[12, 12], [12, 12]]] * 2
 

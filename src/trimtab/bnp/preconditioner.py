@@ -164,7 +164,9 @@ class BNP(Joinable):
         check_optimizer(optimizer)
         if self._attachment is not None:
             raise RuntimeError("This BNP is attached already; detach() it first, or make one BNP per optimizer.")
-        mine = {id(layer.weight) for layer in self._observed.layers.values()} & parameter_ids(optimizer)
+        held = parameter_ids(optimizer)
+        held |= _torch.gathered_from(self.model, held)
+        mine = {id(layer.weight) for layer in self._observed.layers.values()} & held
         if not mine:
             raise ValueError("The optimizer holds the weight of none of this model's layers; is it another model's?")
         if any(mine & other.layers for other in attached_to(optimizer)):
@@ -189,7 +191,8 @@ class BNP(Joinable):
     def discard(self) -> None:
         """Forget the rows seen since the last step, as when their gradient is thrown away.
 
-        Gradients set to None or to zero do this by themselves at the next backward.
+        Gradients set to None or to zero do this by themselves at the next backward; those of sharded weights only if
+        they are set to None.
         """
         self._observed.discard()
 

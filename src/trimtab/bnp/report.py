@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 from torch.optim import Optimizer
 
+from trimtab import _torch
 from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.attachment import parameter_ids
@@ -112,7 +113,10 @@ def _about_sharing(layer: LayerReport) -> str:
 def describe(observed: ObservedModel, options: Options, optimizer: Optimizer | None) -> Report:
     """The report on a watched model, for which BNP is attached to an optimizer or (None) to none."""
     observed.update()
-    parameters = None if optimizer is None else parameter_ids(optimizer)
+    parameters = None
+    if optimizer is not None:  # which holds shards, while a forward may have left the weights gathered
+        parameters = parameter_ids(optimizer)
+        parameters |= _torch.gathered_from(observed.model, parameters)
     layers = []
     owners = owners_of_parameters(clean_names(observed.model))
     for name, module in clean_names(observed.model):

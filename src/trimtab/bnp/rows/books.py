@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import Rows
+from trimtab.bnp.layer_shapes import is_sharded
 from trimtab.bnp.rows.calls import Call, OpenCalls, new_number
 from trimtab.bnp.rows.compiled import CompiledRows
 from trimtab.bnp.rows.unused_steps import UnusedSteps
@@ -182,8 +183,11 @@ class Books:
                 other._spent = weakref.ref(grad)
 
     def is_spent(self, grad: Tensor) -> bool:
-        """Whether another BNP has preconditioned this gradient since it arrived."""
-        return self._spent is not None and self._spent() is grad and bool(grad.any())
+        """Whether another BNP has preconditioned this gradient since it arrived.
+
+        One that is zero has not arrived yet; of a sharded one the processes would see different parts.
+        """
+        return self._spent is not None and self._spent() is grad and (is_sharded(grad) or bool(grad.any()))
 
     def before_gradient(self) -> None:
         """A backward is about to add to weight.grad: rows whose gradient is gone do not count."""
