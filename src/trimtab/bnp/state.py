@@ -101,7 +101,8 @@ def _load_averages(entry: "_Entry", options: Options) -> RunningAverage | None:
         if not 0 <= int(count) <= _LARGEST:
             raise part.damaged(name, f"is {int(count)}, but a number of steps is from 0 to {_LARGEST}")
     loaded = {"mean": mean, "variance": variance, "weight": weight, **counts}
-    if not mean.is_meta and all(torch.equal(value, getattr(running, name)) for name, value in loaded.items()):
+    before = running.tensors()
+    if not mean.is_meta and all(torch.equal(value.to(before[name]), before[name]) for name, value in loaded.items()):
         return None  # as before the first step
     # Into what is there, so that all is of the type and as dense in memory as it has to be.
     for name, value in loaded.items():
