@@ -78,8 +78,8 @@ class ModelStep:
             weight = layer.parameters["weight"]
             if layer.books.is_gathered and weight is layer.books.weight:
                 raise RuntimeError(
-                    f"The weight of layer {layer.name!r} is gathered from all processes at the step, as a forward since "
-                    "the last backward leaves it: call reshard() of the sharded model before."
+                    f"The weight of layer {layer.name!r} is gathered from all processes at the step, as a forward "
+                    "since the last backward leaves it: call reshard() of the sharded model before."
                 )
             grad = None if weight is None else weight.grad
             if weight is None or grad is None or not weight.requires_grad:
