@@ -621,6 +621,7 @@ class TestMoreOnAGPU:
         assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=0.01, abs=0.01)
         torch.compiler.reset()
 
+    @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
     def test_nothing_waits_for_the_device_once_it_is_captured(self) -> None:
         ours, _ = both(10, method="bnp")
         batch = ours.next_batch()
