@@ -20,7 +20,7 @@ from trimtab.networks import build
 from trimtab.norms import Norm
 from trimtab.probes import fisher_lambda_max
 from trimtab.records import machine
-from trimtab.theory.from_model import predict
+from trimtab.theory.from_model import mean_field_prediction as predict
 from trimtab.theory.mean_field import Conv, Dense, Layer, MaxPool, Pool, Residual, draw_network, mean_field
 
 SIGMAS = {"sigma_w2": 2.0, "sigma_b2": 0.5}

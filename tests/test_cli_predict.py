@@ -16,20 +16,28 @@ def test_the_command_line_runs_as_a_module() -> None:
 
 
 @pytest.mark.parametrize("norm", ["ghost", "noisy-bn", "bn4"])
-def test_without_frozen_statistics_the_rest_is_printed(norm: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_norm_without_frozen_statistics(norm: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["predict", "small-mlp", "--norm", norm, "--measure", "--samples", "32"]
     assert cli.main(told) == 0
     out = capsys.readouterr().out
-    assert "largest learning rate" in out
-    assert "train mode, one output" in out and "train mode, all outputs" in out
-    assert "frozen statistics, one output" not in out
-    sentence = out.splitlines()[-1]
-    assert sentence.startswith("Frozen statistics not measured: Layer ")
-    assert "not defined for" in sentence and sentence.endswith(".") and "statistics=" not in sentence
-    assert cli.main([*told, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert [row["statistics"] for row in result["measured"]] == ["batch", "batch"]
-    assert list(result["not_measured"]) == ["frozen"]
+    assert out.startswith("For cross-entropy, all outputs, train mode, momentum 0:")
+    assert "λ_max, measured on 32 samples" in out and "largest learning rate, measured" in out
+    assert cli.main([*told, "--statistics", "frozen"]) == 2
+    assert "not defined for" in capsys.readouterr().err
+
+
+def test_data_are_measured_on_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["predict", "small-mlp", "--norm", "bn", "--data", "digits", "--samples", "64", "--json"]
+    found = []
+    for more in ([], ["--no-measure"]):
+        assert cli.main([*told, *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    measured, predicted = found
+    assert (measured["kind"], predicted["kind"]) == ("measured", "predicted")
+    assert measured["measurement"]["samples"] == 64 and predicted["measurement"] is None
+    assert measured["samples"] == predicted["samples"] == 1397
+    assert measured["predicted"] == predicted["predicted"] == predicted["lambda_max"]
+    assert any("Extrapolated from 64 to 1397 samples" in note for note in measured["notes"])
 
 
 def test_the_former_word_for_statistics_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,12 +48,6 @@ def test_the_former_word_for_statistics_is_understood(capsys: pytest.CaptureFixt
     assert printed[0].out == printed[1].out and json.loads(printed[0].out)["statistics"] == "batch"
     assert printed[0].err == ""
     assert printed[1].err == "trimtab: --statistics train is now --statistics batch; the former word will go.\n"
-
-
-def test_with_frozen_statistics_nothing_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["predict", "small-mlp", "--norm", "bn", "--measure", "--samples", "16", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert len(result["measured"]) == 4 and result["not_measured"] == {}
 
 
 def test_more_samples_than_there_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +80,9 @@ def test_what_is_wrong_is_named(words: list[str], sentence: str, capsys: pytest.
 
 
 def test_what_single_precision_does_not_hold_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    told = ["predict", "mf-mlp", "--measure", "--samples", "4", "--json", "--sigma-w2"]
+    told = ["predict", "mf-mlp", "--loss", "squared", "--measure", "--samples", "4", "--json", "--sigma-w2"]
     assert cli.main([*told, "1e4"]) == 0
-    for row in json.loads(capsys.readouterr().out)["measured"]:
-        assert 0.2 < row["measured"] / row["predicted"] < 5
+    found = json.loads(capsys.readouterr().out)
+    assert 0.2 < found["lambda_max"] / found["predicted"] < 5
     assert cli.main([*told, "1e6"]) == 2
-    assert "does not fit into single precision, lower --gamma or --sigma-w2" in capsys.readouterr().err
+    assert "does not fit into single precision" in capsys.readouterr().err

@@ -70,7 +70,10 @@ def test_importing_trimtab_imports_nothing_of_the_lab() -> None:
     assert done.stdout.strip() == "['trimtab']"
 
 
-SUBPACKAGES = ("bnp", "data", "integrations", "networks", "norms", "probes", "records", "report", "theory", "training")
+SUBPACKAGES = (
+    *("bnp", "data", "integrations", "networks", "norms", "prediction"),
+    *("probes", "records", "report", "theory", "training"),
+)
 
 
 def test_subpackages_are_imported_when_they_are_asked_for() -> None:

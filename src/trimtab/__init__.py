@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab import bnp, data, integrations, networks, norms, probes, records, report, theory, training
+    from trimtab import bnp, data, integrations, networks, norms, prediction, probes, records, report, theory, training
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, without_batchnorm
-    from trimtab.theory.from_model import predict
+    from trimtab.prediction import predict
     from trimtab.training.loading import load_run
 
     __version__: str
@@ -23,6 +23,7 @@ __all__ = [
     "networks",
     "norms",
     "predict",
+    "prediction",
     "probes",
     "records",
     "register_layer",
@@ -31,8 +32,20 @@ __all__ = [
     "training",
     "without_batchnorm",
 ]
-_HOMES = {"predict": "trimtab.theory.from_model", "load_run": "trimtab.training.loading"}
-_SUBPACKAGES = {"bnp", "data", "integrations", "networks", "norms", "probes", "records", "report", "theory", "training"}
+_HOMES = {"predict": "trimtab.prediction", "load_run": "trimtab.training.loading"}
+_SUBPACKAGES = {
+    "bnp",
+    "data",
+    "integrations",
+    "networks",
+    "norms",
+    "prediction",
+    "probes",
+    "records",
+    "report",
+    "theory",
+    "training",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from trimtab.cli import predict as command
 from trimtab.networks import build
 from trimtab.norms import LpNorm, MeanOnlyBatchNorm, Norm, VarianceOnlyBatchNorm
 from trimtab.probes import Jacobian, fisher_lambda_max
-from trimtab.theory.from_model import predict
+from trimtab.theory.from_model import mean_field_prediction as predict
 from trimtab.theory.from_model.prediction import measured
 from trimtab.theory.mean_field import Conv, Dense, MaxPool, Pool, Residual, draw_network, mean_field
 from trimtab.theory.mean_field.positions import Grid, Uniform
@@ -301,7 +301,7 @@ def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> 
     )
     out = capsys.readouterr().out
     assert "λ_max" in out
-    assert "train mode, all outputs" in out
+    assert "For cross-entropy, all outputs, train mode" in out and "λ_max, measured on 40 samples" in out
     assert run("mf-conv", "--norm", "bn", "--momentum", "0.9", "--sigma-w2", "1.5", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["max_learning_rate"] == pytest.approx(3.8 / told["lambda_max"])

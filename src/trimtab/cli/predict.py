@@ -1,12 +1,13 @@
-"""`trimtab predict`: the largest stable learning rate of a network, by mean field, and measured beside it."""
+"""`trimtab predict`: the largest stable learning rate of a network, measured or predicted by mean field."""
 
 import argparse
 import json
 import math
 import shutil
 import sys
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+import textwrap
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from trimtab.cli.common import CommandError, add_data_root, positive
 
@@ -16,41 +17,21 @@ if TYPE_CHECKING:
     from trimtab.cli.parsing import Commands
 
 
-Statistics = Literal["frozen", "batch"]
-STATISTICS: tuple[Statistics, ...] = ("frozen", "batch")
-OUTPUTS = ("one", "all")
-NAMES: dict[Statistics, str] = {"frozen": "frozen statistics", "batch": "train mode"}
-NAME, NUMBERS = 32, 10 + 11 + 8  # columns of the table of what was measured
+STATISTICS = ("batch", "frozen")
 LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into single precision, in which is measured
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A measured eigenvalue and what is predicted for it.
-
-    Attributes:
-        statistics: `frozen` or `batch`.
-        outputs: `one`, as mean field has it, or `all`.
-        measured: The eigenvalue.
-        predicted: Mean field's.
-    """
-
-    statistics: Statistics
-    outputs: str
-    measured: float
-    predicted: float
 
 
 def add(commands: "Commands") -> None:
     """Declare the command."""
     from trimtab.networks import NETWORKS
     from trimtab.norms import NORMS
+    from trimtab.prediction.losses import NAMES
 
     parser = commands.add_parser(
         "predict",
-        help="the largest stable learning rate of a network, by mean field",
-        description="Mean field's largest eigenvalue of the Fisher matrix of a network at the start of training, and "
-        "the largest stable learning rate for the squared error.",
+        help="the largest stable learning rate of a network at the start of training",
+        description="The largest eigenvalue of the Gauss–Newton matrix of a network at the start of training, and the "
+        "largest stable learning rate: measured on data if some are named, and predicted by mean field.",
     )
     parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
     parser.add_argument(
@@ -77,19 +58,31 @@ def add(commands: "Commands") -> None:
         "--momentum", type=float, metavar="X", default=0.0, help="of the optimizer (default: %(default)s)"
     )
     parser.add_argument(
+        "--loss", choices=NAMES, help="that the rate is for (default: cross_entropy, or squared for regression)"
+    )
+    parser.add_argument(
+        "--outputs", choices=("all", "one"), default="all", help="one: as in the paper, squared loss (default: all)"
+    )
+    parser.add_argument(
         "--statistics",
         type=_statistics,
         choices=STATISTICS,
-        default="frozen",
-        help="of BatchNorm (default: %(default)s)",
+        default="batch",
+        help="of BatchNorm: the batch's as in training, or frozen as in the paper (default: %(default)s)",
     )
-    parser.add_argument(
-        "--data", metavar="NAME", help="measure the inputs' moments on this data set (default: white noise is assumed)"
-    )
+    parser.add_argument("--data", metavar="NAME", help="measure on this data set (default: white noise is assumed)")
     add_data_root(parser)
-    parser.add_argument("--measure", action="store_true", help="measure the eigenvalue beside it")
+    parser.add_argument(
+        "--measure",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="measure, also without data, or do not (default: if there are data)",
+    )
     parser.add_argument(
         "--samples", type=positive, metavar="N", default=128, help="to measure on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=positive, metavar="N", help="samples that share BatchNorm's statistics (default: all)"
     )
     parser.add_argument(
         "--seed", type=_seed, metavar="N", default=0, help="of the weights and of the samples (default: %(default)s)"
@@ -99,50 +92,48 @@ def add(commands: "Commands") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, and measure if asked to."""
+    """Measure, or predict."""
     import torch
 
     from trimtab.networks import input_shape
-    from trimtab.theory.from_model import predict
+    from trimtab.prediction import predict
+    from trimtab.probes import CannotMeasure
 
     if options.samples < 2 and (options.measure or options.data):
         raise CommandError("--samples must be 2 or larger with --measure or --data: one sample has no statistics")
     torch.manual_seed(options.seed)
-    inputs, shape, classes = _inputs(options)
+    inputs, size, shape, classes, classifies = _inputs(options)
     model = _network(options, shape, classes)
     shape = shape or input_shape(options.network)
-    samples = options.samples if inputs is None else len(inputs)
-    arguments: Any = {
-        "momentum": options.momentum,
-        "inputs": inputs,
-        "samples": samples if options.measure else None,
-    }
-    prediction = predict(model, shape, statistics=options.statistics, **arguments)
-    if not math.isfinite(prediction.upper_bound):
-        raise CommandError("λ_max is not a finite number: --gamma, --sigma-w2 or --sigma-b2 are too large")
-    measurements: list[Measured] = []
-    missing: dict[Statistics, str] = {}
-    if options.measure:
-        x = torch.randn(samples, *shape) if inputs is None else inputs
-        for name in STATISTICS:
-            value = predict(model, shape, statistics=name, **arguments).lambda_max
-            try:
-                measurements += [
-                    Measured(name, outputs, measured(model, x, name, outputs), value) for outputs in OUTPUTS
-                ]
-            except ValueError as error:  # not all norms have frozen statistics
-                missing[name] = f"{NAMES[name]} not measured: {str(error).partition(';')[0].rstrip('.')}."
-        if not measurements:
-            raise CommandError(" ".join(missing.values()))
+    drawn = inputs is None and options.measure
+    try:
+        prediction = predict(
+            model,
+            shape,
+            loss=options.loss or ("cross_entropy" if classifies else "squared"),
+            outputs=options.outputs,
+            statistics=options.statistics,
+            inputs=torch.randn(options.samples, *shape) if drawn else inputs,
+            samples=size,
+            batch_size=options.batch_size,
+            momentum=options.momentum,
+            measure=options.measure,
+        )
+        if not math.isfinite(prediction.lambda_max):
+            raise CannotMeasure("λ_max is not finite.")
+    except (CannotMeasure, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        raise CommandError(
+            "λ_max does not fit into single precision: --gamma, --sigma-w2 or --sigma-b2 are too large"
+        ) from error
     if options.json:
         named = {"network": options.network, "norm": options.norm, "data": options.data, "seed": options.seed}
-        more = {"measured": [asdict(one) for one in measurements], "not_measured": missing} if options.measure else {}
-        print(json.dumps({**named, **prediction.to_dict(), **more}, indent=2))
+        print(json.dumps({**named, **prediction.to_dict()}, indent=2))
     else:
-        print(prediction)
-        _print_measured(measurements, samples)
-        for sentence in missing.values():
-            print(sentence[0].upper() + sentence[1:])
+        lines = str(prediction).splitlines()
+        lines += ["Note: The inputs were white noise; --data names a data set to measure on."] if drawn else []
+        width = shutil.get_terminal_size().columns
+        for line in lines:
+            print(textwrap.fill(line, width, subsequent_indent="    ", replace_whitespace=False) if line else line)
     return 0
 
 
@@ -157,10 +148,13 @@ def _network(options: argparse.Namespace, shape: tuple[int, ...] | None, classes
     return build(options.network, norm, input_shape=shape, classes=classes, **sigmas)
 
 
-def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, tuple[int, ...] | None, int]":
-    """The first samples of the data set, standardized as for training, with their shape and the number of classes."""
+def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, int | None, tuple[int, ...] | None, int, bool]":
+    """Some samples of the data set, standardized as for training, its size, their shape, and the outputs to have.
+
+    The last entry is whether these are classes; without data they are, unless one output is asked for.
+    """
     if options.data is None:
-        return None, None, 10
+        return None, None, None, 10, options.outputs == "all"
     import torch
 
     from trimtab.data import DataError, ImageFolder, batches, load
@@ -177,43 +171,9 @@ def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, tuple[int, ...
         print(f"trimtab: {sentence}", file=sys.stderr)
     chosen = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(options.seed))[:count]
     (batch,) = batches(data.train.take(chosen), count, dataset=data)
-    return batch[0], data.input_shape, data.classes or data.train.targets.shape[1]
-
-
-def measured(model: "nn.Module", x: "Tensor", statistics: Statistics, outputs: str) -> float:
-    """The largest eigenvalue, of one output or of all.
-
-    Raises:
-        ValueError: If the norm has no such statistics, or numbers are too large.
-    """
-    import torch
-
-    from trimtab.probes import CannotMeasure, fisher_lambda_max
-
-    try:
-        value = fisher_lambda_max(model, x, statistics=statistics, outputs=0 if outputs == "one" else "all")
-    except (CannotMeasure, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # infinities among the products
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError("the eigenvalue does not fit into single precision, lower --gamma or --sigma-w2")
-    return value
-
-
-def _print_measured(measurements: list[Measured], samples: int) -> None:
-    if not measurements:
-        return
-    narrow = shutil.get_terminal_size().columns < NAME + NUMBERS
-    print(f"\n{_row(f'λ_max on {samples} samples', ('measured', 'predicted', 'ratio'), narrow=narrow)}")
-    for one in measurements:
-        name = f"{NAMES[one.statistics]}, {one.outputs} output{'s' * (one.outputs == 'all')}"
-        ratio = f"{one.predicted / one.measured:.3f}" if one.measured else "–"
-        print(_row(name, (f"{one.measured:.4g}", f"{one.predicted:.4g}", ratio), narrow=narrow))
-
-
-def _row(name: str, numbers: tuple[str, str, str], *, narrow: bool) -> str:
-    """A row of the table; on a narrow terminal the numbers are below the name."""
-    first, second, third = numbers
-    return f"{name:<{0 if narrow else NAME}}{chr(10) * narrow}{first:>10}{second:>11}{third:>8}"
+    outputs = data.classes or data.train.targets.shape[1]
+    classifies = data.classes is not None and options.outputs == "all"
+    return batch[0], len(data.train), data.input_shape, outputs, classifies
 
 
 def _number(text: str) -> float:

@@ -195,7 +195,11 @@ class GuardedTracker:
 
     def __init__(self, make: Callable[[], Tracker]) -> None:
         self._tracker: Tracker | None = None
-        self._attempt(lambda: setattr(self, "_tracker", make()))
+
+        def begin() -> None:
+            self._tracker = make()
+
+        self._attempt(begin)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Numbers of a step; there may be none."""

@@ -1,5 +1,5 @@
-"""Mean-field predictions for an `nn.Module`: what `trimtab.predict` does."""
+"""Mean-field predictions for an `nn.Module`, of one output; `trimtab.predict` goes on from them."""
 
-from trimtab.theory.from_model.prediction import Prediction, predict
+from trimtab.theory.from_model.prediction import MeanFieldPrediction, OutputLayer, mean_field_prediction
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["MeanFieldPrediction", "OutputLayer", "mean_field_prediction"]

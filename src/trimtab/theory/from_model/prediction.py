@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import canonical_statistics
+from trimtab.theory.from_model.all_outputs import lambda_of_all
 from trimtab.theory.from_model.model_graph import ModelGraph
 from trimtab.theory.from_model.tracing import channels_and_size
 from trimtab.theory.mean_field.activations import Array
@@ -18,18 +19,41 @@ from trimtab.theory.mean_field.graph import Flow, State, propagate
 from trimtab.theory.mean_field.operations import Affine
 from trimtab.theory.mean_field.positions import Grid, Layout, Uniform
 
+SPREAD = 0.22  # of cross-entropy's eigenvalue from draw to draw
+COUPLED = 0.25  # outputs over inputs of the output layer
 COMMON = 0.02  # of the mean square; ReLU's is 1/π or more
 PAIRS = 2**25  # of positions, over all nodes: a quarter of a gigabyte, and seconds
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What mean field predicts for a module; print it for a table.
+class OutputLayer:
+    """The last layer with weights.
 
     Attributes:
-        lambda_max: The largest eigenvalue of the Fisher matrix of the mean over samples of ½‖f − y‖².
+        name: Its name.
+        outputs: How many it has at one position.
+        positions: How many positions the outputs of the model have.
+        fan_in: Weights of one output.
+        q: Mean square of an output.
+        q_xy: Mean product of an output for two samples.
+    """
+
+    name: str
+    outputs: int
+    positions: int
+    fan_in: int
+    q: float
+    q_xy: float
+
+
+@dataclass(frozen=True)
+class MeanFieldPrediction:
+    """What mean field predicts for one output of a module; print it for a table.
+
+    Attributes:
+        lambda_max: The largest eigenvalue of the Gauss–Newton matrix: for ½‖f − y‖² the Fisher matrix.
         upper_bound: An upper bound of it (meanfield, eq. 147).
-        terms: The contribution of each layer's parameters to it, by the layer's name.
+        terms: The contribution of each layer's parameters, by its name, to that of one output and ½‖f − y‖².
         unseen: A sentence for each property of the model that the prediction leaves out.
         momentum: The momentum that the learning rates are for.
         statistics: Whether the gradient passes through BatchNorm's statistics: `batch` or `frozen`.
@@ -37,6 +61,7 @@ class Prediction:
         q_hat0: Mean square of the inputs.
         q_hat0_xy: Mean product of two samples at the same position.
         q_hat0_alphabeta: Mean product of two samples at different positions.
+        output: The last layer with weights.
     """
 
     lambda_max: float
@@ -49,6 +74,7 @@ class Prediction:
     q_hat0: float
     q_hat0_xy: float
     q_hat0_alphabeta: float
+    output: "OutputLayer"
 
     @property
     def max_learning_rate(self) -> float:
@@ -64,7 +90,7 @@ class Prediction:
         """All results, for JSON; an infinite learning rate is None."""
         rates = {name: getattr(self, name) for name in ("max_learning_rate", "optimal_learning_rate")}
         finite = {name: rate if math.isfinite(rate) else None for name, rate in rates.items()}
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **finite}
+        return {**asdict(self), **finite}
 
     def __str__(self) -> str:
         """A table of the terms, the eigenvalue, the learning rates, and what is left out."""
@@ -87,16 +113,21 @@ class Prediction:
         return f"{100 * value / total:.1f} %" if total > 0 else ""
 
 
-def predict(
+def mean_field_prediction(
     model: nn.Module,
     input_shape: Sequence[int],
     *,
     momentum: float = 0.0,
+    loss: Literal["squared", "cross_entropy"] = "squared",
+    outputs: Literal["all", "one"] = "one",
     inputs: Tensor | None = None,
     statistics: Literal["batch", "frozen"] = "frozen",
     samples: int | None = None,
-) -> Prediction:
-    """The largest Fisher eigenvalue and the largest stable learning rate of a module, by mean field, without training.
+) -> MeanFieldPrediction:
+    """The largest Fisher eigenvalue and the largest stable learning rate of one output of a module, by mean field.
+
+    With the defaults it is the paper's: one output, ½‖f − y‖², frozen statistics, white inputs. `trimtab.predict` has
+    what a training needs.
 
     The weights are taken for independent Gaussians of each layer's own variance: right at the start of training, and
     less so the longer it lasts. All weights, biases, γ and β that are known are counted. The model is left as it is.
@@ -105,6 +136,8 @@ def predict(
         model: Any module that torch.fx can trace.
         input_shape: The shape of one input, without the dimension of samples.
         momentum: Of the optimizer, in [0, 1).
+        loss: `squared`, the mean over samples of ½‖f − y‖², or `cross_entropy`.
+        outputs: `one`, as in the paper, or `all` that the loss has.
         inputs: Data, (samples, *input_shape), whose moments are measured; None: mean square 1, and no product of two.
         statistics: `frozen`: BatchNorm's gradient does not pass through its statistics, as in the paper. `batch`: it
             does, as in training.
@@ -135,8 +168,17 @@ def predict(
     for term in flow.terms:
         part = 0.0 if samples is None else (term.diagonal - term.value) / samples
         terms[term.layer] = terms.get(term.layer, 0.0) + term.value + part
-    return Prediction(
-        lambda_max=math.fsum(terms.values()),
+    value, output = math.fsum(terms.values()), _output_layer(graph, flow)
+    if outputs == "all" or loss != "squared":
+        _note_outputs(graph, output)
+        value, spread = lambda_of_all(graph.nodes, flow, output.outputs, loss=loss, samples=samples)
+        if spread > SPREAD:
+            graph.note(
+                "The outputs of a drawn network decide about cross-entropy's λ_max, which differs by "
+                f"{100 * spread:.0f} % from draw to draw; measure it."
+            )
+    return MeanFieldPrediction(
+        lambda_max=value,
         upper_bound=diagonal,
         terms=terms,
         unseen=tuple(graph.unseen),
@@ -146,7 +188,28 @@ def predict(
         q_hat0=layout.mean(v),
         q_hat0_xy=layout.mean(layout.same(c)),
         q_hat0_alphabeta=layout.mean_other(c),
+        output=output,
     )
+
+
+def _output_layer(graph: ModelGraph, flow: Flow) -> OutputLayer:
+    last = next(node.operation for node in reversed(graph.nodes) if isinstance(node.operation, Affine))
+    state = flow.states[-1]
+    q, q_xy = state.layout.mean(state.v), state.layout.mean(state.layout.same(state.c))
+    return OutputLayer(last.name, last.channels, state.layout.count, last.fan_in, q, q_xy)
+
+
+def _note_outputs(graph: ModelGraph, output: OutputLayer) -> None:
+    if output.positions > 1:
+        graph.note(
+            f"The outputs have {output.positions} positions, which share the weights of {output.name}: λ_max of all of "
+            "them is several times as large as that of one; measure it."
+        )
+    elif output.outputs > COUPLED * output.fan_in:
+        graph.note(
+            f"{output.name} has {output.outputs} outputs for {output.fan_in} inputs; mean field speaks of networks "
+            "that are much wider than they have outputs."
+        )
 
 
 def _last_without_mean(graph: ModelGraph, flow: Flow) -> str | None:

@@ -101,11 +101,24 @@ class Node:
 
 @dataclass(frozen=True)
 class Flow:
-    """The result of `propagate`: a state and a gradient for each node, and the terms in forward order."""
+    """The result of `propagate`.
+
+    Attributes:
+        states: Of each node.
+        gradients: At each node; None if the output does not depend on it.
+        own_terms: What the parameters of each node add.
+        sources: For each node, the nodes that its gradient comes from, with what comes from each.
+    """
 
     states: list[State]
     gradients: list[Gradient | None]
-    terms: list[Term]
+    own_terms: list[list[Term]]
+    sources: list[list[tuple[int, Gradient]]]
+
+    @property
+    def terms(self) -> list[Term]:
+        """All terms in forward order."""
+        return [term for terms in self.own_terms for term in terms]
 
 
 def forward(nodes: Sequence[Node], start: State) -> list[State]:
@@ -125,15 +138,17 @@ def propagate(nodes: Sequence[Node], start: State) -> Flow:
     gradients: list[Gradient | None] = [None] * len(nodes)
     last = states[-1].layout
     gradients[-1] = Gradient(*last.fill(1 / last.count, 1 / last.count, 0.0))
-    found: list[list[Term]] = []
+    found: list[list[Term]] = [[] for _ in nodes]
+    sources: list[list[tuple[int, Gradient]]] = [[] for _ in nodes]
     for number in reversed(range(len(nodes))):
         gradient, node = gradients[number], nodes[number]
         if gradient is None:
             continue
         inputs = [start if i < 0 else states[i] for i in node.inputs]
-        found.append(node.operation.terms(gradient, inputs, states[number]))
+        found[number] = node.operation.terms(gradient, inputs, states[number])
         for i, below in zip(node.inputs, node.operation.backward(gradient, inputs, states[number]), strict=True):
             if i >= 0:
                 before = gradients[i]
                 gradients[i] = below if before is None else before + below
-    return Flow(states, gradients, [term for terms in reversed(found) for term in terms])
+                sources[i].append((number, below))
+    return Flow(states, gradients, found, sources)

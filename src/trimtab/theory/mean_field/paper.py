@@ -35,7 +35,7 @@ def paper(nodes: Sequence[Node], start: State) -> Flow:
             (gradient,) = operation.backward(gradient, [z], output)
         elif not isinstance(operation, Flatten):
             raise ValueError("variant='paper' knows dense and convolutional layers only; take variant='exact'.")
-    return Flow(states, gradients, [term for terms in reversed(found) for term in terms])
+    return Flow(states, gradients, found[::-1], [[] for _ in nodes])
 
 
 def _terms(operation: object, gradient: Gradient, z: State, output: State) -> list[Term]:

@@ -1,0 +1,51 @@
+"""The losses that a learning rate can be for, by their second derivative with respect to the outputs."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor
+
+from trimtab.probes.spectrum.operators import categorical_hessian, criterion_hessian, gaussian_hessian
+
+Loss = Literal["squared", "cross_entropy"] | Callable[[Tensor, Any], Tensor]
+"""`squared`: the mean over samples of ½‖f − y‖². `cross_entropy`: that of torch. Or a function of outputs and targets
+that returns a mean over samples."""
+Outputs = Literal["all", "one"]
+NAMES = ("squared", "cross_entropy")
+
+
+def check_loss(loss: Any, outputs: Any) -> None:
+    """Refuse what has no meaning.
+
+    Raises:
+        ValueError: If one of these is something else, or both do not go together.
+    """
+    if not callable(loss) and loss not in NAMES:
+        raise ValueError(f"loss must be 'squared', 'cross_entropy' or a function of outputs and targets, not {loss!r}.")
+    if outputs not in ("all", "one"):
+        raise ValueError(f"outputs must be 'all' or 'one', not {outputs!r}.")
+    if outputs == "one" and loss != "squared":
+        raise ValueError("outputs='one' goes with loss='squared' only: other losses take all outputs together.")
+
+
+def describe(loss: Loss) -> str:
+    """A loss in a few words."""
+    if loss == "squared":
+        return "½‖f − y‖²"
+    return "cross-entropy" if loss == "cross_entropy" else getattr(loss, "__name__", type(loss).__name__)
+
+
+def hessian_product(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tensor], Tensor]:
+    """The product with the second derivative of a loss with respect to the outputs.
+
+    Raises:
+        TypeError: If a function does not return one number.
+        CannotMeasure: If that is not finite.
+    """
+    if loss == "squared":
+        return gaussian_hessian(outputs)
+    if loss == "cross_entropy":
+        product = categorical_hessian(outputs.movedim(1, -1))
+        return lambda h: product(h.movedim(1, -1)).movedim(-1, 1)
+    assert callable(loss)
+    return criterion_hessian(outputs, loss, targets)

@@ -1,0 +1,119 @@
+"""Measured eigenvalues against the dense Gauss–Newton matrix of each loss and mode."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jacrev
+
+from trimtab.prediction import measure_lambda_max
+
+
+def dense_lambda_max(
+    model: nn.Module, x: Tensor, y: Any, loss: Any, *, mode: str, size: int | None = None, one: bool = False
+) -> float:
+    """By forming the matrix; `mode` is that of BatchNorm: batch, frozen or running."""
+    model = model.double()
+    parameters = dict(model.named_parameters())
+    size = size or len(x)
+    total = 0.0
+    parts = list(zip(x.split(size), y.split(size), strict=True))
+    for xs, ys in parts:
+        model.train(mode != "running")
+        if mode == "frozen":
+            statistics = recorded(model, xs)
+
+        def f(p: dict[str, Tensor], xs: Tensor = xs) -> Tensor:
+            buffers = {name: value.clone() for name, value in model.named_buffers()}  # which a forward may change
+            out = functional_call(model, {**p, **buffers}, (xs,))
+            return out[:, :1] if one else out
+
+        handles = frozen(model, statistics) if mode == "frozen" else []
+        values = f(parameters).detach()
+        jacobian = torch.cat([j.detach().reshape(values.numel(), -1) for j in jacrev(f)(parameters).values()], 1)
+        for handle in handles:
+            handle()
+        outer = hessian(lambda out, ys=ys: loss(out, ys))(values).reshape(values.numel(), values.numel())
+        total = total + jacobian.T @ outer @ jacobian / len(parts)
+    return float(torch.linalg.eigvalsh(total)[-1])  # type: ignore[arg-type]
+
+
+def recorded(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def hook(name: str) -> Callable[..., None]:
+        def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            dims = [0, *range(2, args[0].ndim)]
+            found[name] = args[0].mean(dims).detach(), args[0].var(dims, correction=0).detach()
+
+        return record
+
+    handles = [
+        module.register_forward_pre_hook(hook(name))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+    ]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def frozen(model: nn.Module, statistics: dict[str, tuple[Tensor, Tensor]]) -> list[Callable[[], Any]]:
+    undo = []
+    for name, (mean, variance) in statistics.items():
+        module: Any = model.get_submodule(name)
+        before = module.running_mean, module.running_var
+        module.running_mean, module.running_var = mean, variance
+        module.eval()
+
+        def restore(module: Any = module, before: Any = before) -> None:
+            module.running_mean, module.running_var = before
+            module.train()
+
+        undo.append(restore)
+    return undo
+
+
+def squared(out: Tensor, y: Tensor) -> Tensor:
+    return (out - y).square().sum() / 2 / len(out)
+
+
+def huber(out: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.huber_loss(out, y, delta=0.7)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "dense": lambda: nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3)),
+    "dense bn": lambda: nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3)),
+    "conv bn": lambda: nn.Sequential(
+        *(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(20, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("loss", ["squared", "one", "cross_entropy", huber])
+@pytest.mark.parametrize("mode", ["batch", "frozen", "running"])
+@pytest.mark.parametrize("size", [None, 6])
+def test_against_the_dense_matrix(name: str, loss: Any, mode: Any, size: int | None) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    x, labels = torch.randn(12, 5) + 0.5, torch.randint(3, (12,))
+    y: Tensor = labels if loss == "cross_entropy" else torch.randn(12, 3)
+    one = loss == "one"
+    kind = "squared" if one else loss
+    found = measure_lambda_max(
+        model, x, y, loss=kind, outputs="one" if one else "all", statistics=mode, batch_size=size
+    )
+    formula = {"squared": squared, "cross_entropy": nn.functional.cross_entropy}.get(kind, kind)
+    target = y[:, :1].double() if one else y.double() if y.is_floating_point() else y
+    # Batches as they were chosen: in a fixed order that is not that of the inputs.
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    expected = dense_lambda_max(model, x[order].double(), target[order], formula, mode=mode, size=size, one=one)
+    assert found.lambda_max == pytest.approx(expected, rel=0.03)
+    assert found.samples == 12 and found.batch_size == (size or 12) and found.converged and not found.note

@@ -1,0 +1,154 @@
+"""`predict`: what is measured and what is predicted, and that these are not mixed up."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trimtab import predict
+from trimtab.prediction import measure_lambda_max
+from trimtab.theory.from_model import mean_field_prediction
+
+
+def network(seed: int, width: int = 500, layers: int = 2, outputs: int = 10, norm: bool = True) -> nn.Sequential:
+    torch.manual_seed(seed)
+    parts: list[nn.Module] = []
+    before = 64
+    for _ in range(layers):
+        parts += [nn.Linear(before, width), *([nn.BatchNorm1d(width)] if norm else []), nn.ReLU()]
+        before = width
+    model = nn.Sequential(*parts, nn.Linear(before, outputs))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=math.sqrt(2 / layer.in_features))
+            nn.init.normal_(layer.bias, std=math.sqrt(0.5))
+    return model
+
+
+def data(seed: int, count: int = 128) -> Tensor:
+    return torch.randn(count, 64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+@pytest.mark.parametrize(
+    ("about", "statistics"),
+    [({}, "batch"), ({}, "frozen"), ({"norm": False}, "batch"), ({"width": 100}, "batch"), ({"layers": 4}, "batch")],
+)
+def test_all_outputs_by_mean_field(about: dict[str, Any], statistics: Any, loss: Any) -> None:
+    """The means over draws; those of cross-entropy differ by a tenth from draw to draw."""
+    ratios = []
+    for seed in range(6):
+        found = predict(network(seed, **about), (64,), inputs=data(seed), loss=loss, statistics=statistics)
+        assert found.predicted is not None and found.unseen == ()
+        ratios.append(found.predicted / found.lambda_max)
+    assert math.fsum(ratios) / len(ratios) == pytest.approx(1, abs=0.12)
+
+
+def test_the_coupling_of_outputs_is_not_nothing() -> None:
+    model = network(0, width=100)
+    one, every = (predict(model, (64,), outputs=each, statistics="frozen") for each in ("one", "all"))  # type: ignore[arg-type]
+    assert every.lambda_max > 1.2 * one.lambda_max
+
+
+def test_many_classes_are_named() -> None:
+    """Some classes are likelier than others in a drawn network, and which decides."""
+    model = network(0, outputs=40)
+    assert "from draw to draw" in predict(model, (64,), loss="cross_entropy").unseen[0]
+    assert predict(model, (64,)).unseen == ()
+
+
+def test_one_output_with_frozen_statistics_is_the_papers() -> None:
+    model = network(0)
+    ours = predict(model, (64,), outputs="one", statistics="frozen", momentum=0.9)
+    theirs = mean_field_prediction(model, (64,), momentum=0.9)
+    assert ours.lambda_max == theirs.lambda_max
+    assert ours.max_learning_rate == theirs.max_learning_rate == pytest.approx(3.8 / theirs.lambda_max)
+
+
+def test_what_decides_between_measuring_and_predicting() -> None:
+    model, x = network(0, width=50), data(0, 32)
+    assert predict(model, (64,)).kind == "predicted"
+    assert predict(model, (64,), inputs=x, measure=False).kind == "predicted"
+    drawn = predict(model, (64,), measure=True)
+    assert drawn.kind == "measured" and drawn.measurement is not None and drawn.measurement.samples == 64
+    assert "white noise" in drawn.notes[0]
+    found = predict(model, (64,), inputs=x)
+    measured = measure_lambda_max(model, x)
+    assert found.kind == "measured" and found.lambda_max == measured.lambda_max
+    assert found.measurement == measured
+
+
+def test_nothing_of_the_model_is_changed() -> None:
+    model, x = network(0, width=50), data(0, 32)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    predict(model, (64,), inputs=x, loss="cross_entropy")
+    assert torch.equal(torch.get_rng_state(), state) and model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_cannot_be_traced_is_measured() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 30), nn.Linear(30, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            return self.last(h.relu() if h.sum() > 0 else h.tanh())  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = Branching()
+    found = predict(model, (4,), inputs=torch.randn(16, 4), samples=1000)
+    assert found.kind == "measured" and found.predicted is None and found.terms == {}
+    assert "cannot be traced" in found.unseen[0]
+    assert any("not extrapolated" in note for note in found.notes)
+    with pytest.raises(ValueError, match="cannot be traced"):
+        predict(model, (4,))
+
+
+def test_a_loss_of_ones_own() -> None:
+    model, x, y = network(0, width=50), data(0, 32), torch.randint(10, (32,))
+    ours = predict(model, (64,), inputs=x, targets=y, loss=nn.functional.cross_entropy)
+    theirs = predict(model, (64,), inputs=x, loss="cross_entropy")
+    assert ours.lambda_max == pytest.approx(theirs.lambda_max, rel=0.02)
+    assert ours.predicted is None and ours.loss == "cross_entropy"
+
+
+def test_it_is_extrapolated_to_the_size_of_the_data_set() -> None:
+    """What one sample adds by itself counts less, the more of them there are."""
+    model = network(0, norm=False)
+    found = predict(model, (64,), inputs=data(0, 32), samples=512)
+    whole = measure_lambda_max(model, data(0, 512))
+    assert found.measurement is not None
+    assert found.lambda_max < found.measurement.lambda_max
+    assert (
+        abs(found.lambda_max / whole.lambda_max - 1) < abs(found.measurement.lambda_max / whole.lambda_max - 1) + 0.05
+    )
+    assert found.notes == ("Extrapolated from 32 to 512 samples by mean field.",)
+
+
+def test_fewer_samples_are_measured_than_would_take_too_long_and_that_is_said() -> None:
+    model, x = network(0, width=50), data(0, 64)
+    found = measure_lambda_max(model, x, memory=3 * 16 * 64 * 50)
+    assert found.samples < 64 and found.batch_size < found.samples
+    assert f"Measured on {found.samples} of 64 inputs" in found.note and "GiB" in found.note
+    hurried = measure_lambda_max(model, x, batch_size=8, seconds=1e-9)
+    assert hurried.samples < 64 and "s, by an estimate" in hurried.note
+
+
+def test_outputs_at_positions_are_named() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 100, 3), nn.ReLU(), nn.Conv2d(100, 3, 1))
+    assert "outputs have 36 positions" in predict(model, (2, 8, 8)).unseen[0]
+    assert predict(model, (2, 8, 8), outputs="one").unseen == ()
+
+
+def test_it_says_what_it_is_for() -> None:
+    text = str(predict(network(0, width=50), (64,), inputs=data(0, 32), loss="cross_entropy", momentum=0.9))
+    assert text.startswith("For cross-entropy, all outputs, train mode, momentum 0.9:")
+    for part in ("λ_max, measured on 32 samples", "predicted by mean field", "of the measured", "rate, measured"):
+        assert part in text
+    assert "measured" not in str(predict(network(0, width=50), (64,), statistics="frozen")).partition("\n")[0]
