@@ -34,7 +34,13 @@ def data(seed: int, count: int = 128) -> Tensor:
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
 @pytest.mark.parametrize(
     ("about", "statistics"),
-    [({}, "batch"), ({}, "frozen"), ({"norm": False}, "batch"), ({"width": 100}, "batch"), ({"layers": 4}, "batch")],
+    [
+        ({}, "batch"),
+        ({"norm": False}, "batch"),
+        pytest.param({}, "frozen", marks=pytest.mark.slow),
+        pytest.param({"width": 100}, "batch", marks=pytest.mark.slow),
+        pytest.param({"layers": 4}, "batch", marks=pytest.mark.slow),
+    ],
 )
 def test_all_outputs_by_mean_field(about: dict[str, Any], statistics: Any, loss: Any) -> None:
     """The means over draws; those of cross-entropy differ by a tenth from draw to draw."""

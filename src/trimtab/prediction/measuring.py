@@ -26,7 +26,7 @@ SECONDS, BYTES = 60.0, 4 << 30
 """What a measurement may take, about: fewer samples are measured if all of them would take more."""
 _EXPECTED_PRODUCTS = 8
 _COPIES = 3  # of what a forward keeps, in the graph of a derivative of a derivative
-_TRIED = 8  # samples, to see what they take
+_TRIED = (2, 12)  # samples, to see what they take
 
 Batch = tuple[Tensor, Any]
 
@@ -177,24 +177,14 @@ def _affordable(
     memory: float,
 ) -> tuple[int, int, str]:
     """How many samples to take, in batches of which size, and why fewer than asked for if so."""
-    tried = min(_TRIED, size)
-    some = inputs[:tried], None if targets is None else targets[:tried]
-    matrix = BatchedGaussNewton(isolated, [some], loss, outputs)
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        matrix.times(torch.zeros(matrix.size))
-    begin = time.perf_counter()
-    matrix.times(torch.zeros(matrix.size))
-    per_sample = (time.perf_counter() - begin) / tried
-    own = {leaf.untyped_storage().data_ptr() for leaf in matrix.leaves.values()}
-    bytes_per_sample = sum(number for place, number in kept.items() if place not in own) / tried
-    by_time = max(2, int(seconds / (_EXPECTED_PRODUCTS * per_sample)))
-    by_memory = max(2, int(memory / (_COPIES * max(bytes_per_sample, 1))))
+    few, more = (
+        _cost(isolated, inputs[:count], None if targets is None else targets[:count], loss, outputs)
+        for count in (min(_TRIED[0], size), min(_TRIED[1], size))
+    )
+    slope = max(more[0] - few[0], 0.0) / max(min(_TRIED[1], size) - min(_TRIED[0], size), 1)
+    rest = max(seconds / _EXPECTED_PRODUCTS - few[0], 0.0)  # which what does not depend on the samples leaves
+    by_time = max(2, int(min(rest / slope, len(inputs)))) if slope > 0 and rest > 0 else len(inputs) if rest > 0 else 2
+    by_memory = max(2, int(memory / (_COPIES * max(more[1] / min(_TRIED[1], size), 1))))
     new_size = min(size, by_memory, by_time)
     count = min(len(inputs) // new_size * new_size, max(by_time // new_size, 1) * new_size)
     if new_size == size and count >= len(inputs) // size * size:
@@ -209,6 +199,25 @@ def _affordable(
             f"{' or '.join(reasons) or 'is allowed'}, by an estimate."
         ),
     )
+
+
+def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, outputs: Outputs) -> tuple[float, float]:
+    """The seconds that a product with the matrix of some samples takes, and the bytes that its forward keeps."""
+    matrix = BatchedGaussNewton(isolated, [(inputs, targets)], loss, outputs)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    nothing = torch.zeros(matrix.size, device=inputs.device)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        matrix.times(nothing)
+    begin = time.perf_counter()
+    matrix.times(nothing)
+    seconds = time.perf_counter() - begin
+    own = {leaf.untyped_storage().data_ptr() for leaf in matrix.leaves.values()}
+    return seconds, float(sum(number for place, number in kept.items() if place not in own))
 
 
 def has_batch_statistics(model: nn.Module) -> bool:
