@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -61,19 +60,6 @@ def test_a_drawn_network_reads_as_its_description(name: str, gamma: float | None
     assert found.optimal_learning_rate == pytest.approx(found.max_learning_rate / 2)
     assert found.unseen == ()
     assert math.fsum(found.terms.values()) == pytest.approx(found.lambda_max)
-
-
-def test_a_batchnorm_that_does_more_is_named() -> None:
-    class NormAct(nn.BatchNorm1d):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x).relu()
-
-    model = nn.Sequential(nn.Linear(6, 50), NormAct(50), nn.Linear(50, 1))
-    assert predict(model, (6,)).unseen == (
-        "1 (NormAct) is taken for plain BatchNorm; what else its forward does is left out.",
-        *predict(nn.Sequential(model[0], nn.BatchNorm1d(50), model[2]), (6,)).unseen,
-    )
-    assert predict(nn.Sequential(model[0], nn.SyncBatchNorm(50), nn.ReLU(), model[2]), (6,)).unseen == ()
 
 
 class Written(nn.Module):
@@ -159,10 +145,10 @@ def test_real_data_have_a_mean() -> None:
         (nn.Softmax(1), "not known"),
         (nn.Dropout(0.5), "drops at random"),
         (nn.Dropout(0.0), ""),
-        (nn.GroupNorm(4, 16), "taken for a LayerNorm"),
+        (nn.GroupNorm(4, 16), "takes groups of 4 channels"),
         (nn.LayerNorm(16), ""),
         (nn.PReLU(), "1 parameters are not counted"),
-        (Norm("ghost").layer(16, 0), "taken for a BatchNorm"),
+        (Norm("ghost").layer(16, 0), "taken for BatchNorm"),
         (nn.Sequential(MeanOnlyBatchNorm(16), nn.ReLU()), ""),
         (VarianceOnlyBatchNorm(16), ""),
         (nn.Sequential(LpNorm(16, p=2), nn.ReLU()), ""),
@@ -226,7 +212,6 @@ def flat(*layers: nn.Module, features: int) -> nn.Module:
 
 ODD = [
     (flat(nn.Conv3d(2, 4, 3), features=32), (2, 4, 4, 4), "220 parameters"),
-    (flat(nn.Linear(6, 8), features=40), (5, 6), "at several positions"),
     (flat(nn.Conv2d(1, 2, 2, padding="same"), features=18), (1, 3, 3), "one side"),
     (flat(nn.Conv2d(1, 2, 2), nn.MaxPool2d(2, ceil_mode=True), features=8), (1, 4, 4), "different sizes"),
     (flat(nn.Conv2d(1, 2, 2), nn.AdaptiveAvgPool2d(2), features=8), (1, 4, 4), "different sizes"),
@@ -358,29 +343,6 @@ def test_layer_norm_after_the_activation() -> None:
         prediction = predict(model, (50,), samples=200, inputs=x).lambda_max
         found.append(prediction / fisher_lambda_max(model, x, outputs=0))
     assert sum(found) / 3 == pytest.approx(1, abs=0.08)
-
-
-class Doing(nn.Module):
-    def __init__(self, what: Callable[[Tensor], Tensor], features: int = 30) -> None:
-        super().__init__()
-        self.one, self.two, self.what = nn.Linear(10, 30), nn.Linear(features, 1), what
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(self.what(F.relu(self.one(x))))
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        lambda h: 2.0 / (h + 1.0),
-        lambda h: h * -2.0,
-        lambda h: torch.add(h, h, alpha=10),
-        lambda h: torch.div(h, 2.0, rounding_mode="floor"),
-    ],
-)
-def test_operations_that_look_like_others_are_said(what: Callable[[Tensor], Tensor]) -> None:
-    assert any("is not known" in sentence for sentence in predict(Doing(what), (10,)).unseen)
-    assert predict(Doing(lambda h: h / 2.0), (10,)).unseen == ()
 
 
 class Averaging(nn.Module):

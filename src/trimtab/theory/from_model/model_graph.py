@@ -1,39 +1,19 @@
 """Turns a traced module into the graph of operations that mean field computes with."""
 
-import math
-import operator
 from copy import deepcopy
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from trimtab import _torch
-from trimtab.theory.from_model.layers import affine, normalization
-from trimtab.theory.from_model.tracing import (
-    BATCH,
-    DROPOUT,
-    FUNCTIONS,
-    LEAVES,
-    MAX,
-    MEAN,
-    PRODUCTS,
-    SAMPLE,
-    SUMS,
-    WHOLE,
-    activation_of,
-    channels_and_size,
-    pool_window,
-    traced,
-)
-from trimtab.theory.mean_field.activations import LeakyReLU
-from trimtab.theory.mean_field.graph import Node, Operation, State, forward
-from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, MeanPool, Normalize, Reshape
-from trimtab.theory.mean_field.pooling import ActivatedMaxPool
-from trimtab.theory.mean_field.positions import Sites, Uniform, Window
-
-_PLAIN_FORWARDS = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward)
+from trimtab.theory.from_model.builder import GraphBuilder, InputReadDifferentlyError
+from trimtab.theory.from_model.functions import FunctionReader
+from trimtab.theory.from_model.known import LEAVES, is_in_place
+from trimtab.theory.from_model.tracing import Trace, has_own_forward
+from trimtab.theory.from_model.values import Value
+from trimtab.theory.mean_field.graph import Node, State, forward
+from trimtab.theory.mean_field.operations import Affine
+from trimtab.theory.mean_field.positions import Sites, Uniform
 
 
 class ModelGraph:
@@ -42,7 +22,8 @@ class ModelGraph:
     Attributes:
         nodes: The graph; the last node is the output.
         unseen: A sentence for each property of the model that the graph does not have.
-        padded: Whether some layer pads with zeros.
+        padded: Whether some layer pads with zeros, or something else makes positions differ.
+        input_roles: A letter for each dimension of the input, `c` where its entries are channels; see `axes`.
     """
 
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...], *, frozen: bool) -> None:
@@ -56,42 +37,20 @@ class ModelGraph:
         Raises:
             ValueError: If it cannot be traced, does not take such inputs, or has no Linear or Conv layer.
         """
-        self.nodes: list[Node] = []
-        self.unseen: list[str] = []
-        self.padded = False
-        self._frozen = frozen
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+        trace = Trace(_copied(model), input_shape)
+        self.input_roles = "bc" + "p" * (len(input_shape) - 1)
         try:
-            copy = deepcopy(model).eval()
-        except RuntimeError as error:
-            raise ValueError(
-                f"model cannot be copied ({str(error).splitlines()[0]}); if it uses torch.nn.utils.weight_norm, take "
-                "that of torch.nn.utils.parametrizations."
-            ) from error
-        for part in copy.modules():  # a user's hooks have nothing to see here
-            _torch.clear_hooks(part)
-        if isinstance(copy, LEAVES):  # a tracer looks into whatever it is given
-            copy = nn.Sequential(copy)
-        self._modules = dict(copy.named_modules())
-        module, self._shapes = traced(copy, input_shape)
-        self._place: dict[fx.Node, int] = {}
-        self._called: set[str] = set()
-        result: int | None = None
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
-                self._place.setdefault(node, -1)
-            elif node.op == "output":
-                result = self._output(node)
-            elif node in self._shapes:
-                inputs = [x for x in node.all_input_nodes if x in self._place]
-                if inputs:  # else it is a constant, and whoever uses it says so
-                    self._place[node] = self._read(node, inputs)
-        if result is None or not any(isinstance(node.operation, Affine) for node in self.nodes[: result + 1]):
+            builder, result = _read(trace, self.input_roles, (2, *input_shape), frozen=frozen)
+        except InputReadDifferentlyError as error:
+            self.input_roles = error.roles
+            builder, result = _read(trace, self.input_roles, (2, *input_shape), frozen=frozen)
+        self.nodes: list[Node] = [] if result is None else builder.pruned(result)
+        self.unseen = builder.unseen
+        self.padded = builder.padded
+        if not any(isinstance(node.operation, Affine) for node in self.nodes):
             raise ValueError(
                 "Nothing can be predicted: the model has no Linear or Conv layer between input and output."
             )
-        self.nodes = self.nodes[: result + 1]
 
     def pairs_of_positions(self, size: Sites) -> int:
         """The number of pairs of positions, summed over all nodes: what the memory is proportional to."""
@@ -103,169 +62,75 @@ class ModelGraph:
         if sentence not in self.unseen:
             self.unseen.append(sentence)
 
-    def _output(self, node: fx.Node) -> int | None:
-        results = [x for x in node.all_input_nodes if x in self._place]
-        if len(results) > 1:
-            self.note("The model has several outputs; the first one is meant.")
-        return self._place[results[0]] if results else None
+    def channels_first(self, inputs: Tensor) -> Tensor:
+        """Inputs as (samples, channels, *positions), by what the graph takes for channels."""
+        roles = self.input_roles
+        order = [d for letter in "bcp" for d, role in enumerate(roles) if role == letter]
+        positions = [n for n, role in zip(inputs.shape, roles, strict=True) if role == "p"]
+        return inputs.permute(order).reshape(len(inputs), -1, *positions)
 
-    def _read(self, node: fx.Node, inputs: list[fx.Node]) -> int:
-        """Translate one traced node; returns the index of the node that has its value."""
-        if node.op == "call_module":
-            return self._module(str(node.target), self._modules[str(node.target)], node, inputs[0])
-        if node.target in SUMS:
-            return self._sum(node, inputs)
-        if node.target in FUNCTIONS:
-            module = FUNCTIONS[node.target](*node.args, **node.kwargs)
-            return self._module(node.name, module, node, inputs[0])
-        if node.target in PRODUCTS and len(inputs) == 1:
-            return self._product(node, inputs[0])
-        if node.target in ("mean", torch.mean) and self._is_over_positions(node, inputs[0]):
-            return self._module(node.name, nn.AdaptiveAvgPool2d(1), node, inputs[0])
-        if node.target is operator.getitem:
-            return self._slice(node, inputs[0])
-        if getattr(node.target, "__name__", None) == F.pad.__name__ and self._size(node) == self._size(inputs[0]):
-            share = self._channels(inputs[0]) / self._channels(node)
-            return self._append(Reshape(self._size(node), share), inputs[0])
-        return self._unknown(node.name, getattr(node.target, "__name__", str(node.target)), node, inputs[0])
 
-    def _is_over_positions(self, node: fx.Node, source: fx.Node) -> bool:
-        """Whether `mean` is taken over all positions, and over no other dimension."""
-        given = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-        dims = len(self._shapes[source])
-        found = [given] if isinstance(given, int) else list(given) if isinstance(given, tuple | list) else []
-        return dims > 2 and sorted(d % dims for d in found if isinstance(d, int)) == list(range(2, dims))
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode without hooks, which a tracer can look into."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+    try:
+        copy = deepcopy(model).eval()
+    except RuntimeError as error:
+        raise ValueError(
+            f"model cannot be copied ({str(error).splitlines()[0]}); if it uses torch.nn.utils.weight_norm, take "
+            "that of torch.nn.utils.parametrizations."
+        ) from error
+    for part in copy.modules():  # a user's hooks have nothing to see here
+        _torch.clear_hooks(part)
+    if isinstance(copy, LEAVES) and not has_own_forward(copy):  # a tracer looks into whatever it is given
+        copy = nn.Sequential(copy)
+    elif "forward" in vars(copy):  # and takes the forward of its class
 
-    def _module(self, name: str, module: nn.Module, node: fx.Node, source: fx.Node) -> int:
-        """Translate a call of a module, or of a function that does the same as a module."""
-        if name in self._called and any(True for _ in module.parameters()):
-            self.note(f"{name} is used more than once; its uses are taken for independent.")
-        self._called.add(name)
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
-            return self._affine(name, module, node, source)
-        if isinstance(module, BATCH + SAMPLE):
-            return self._append(normalization(name, module, self.note, frozen=self._frozen), source)
-        if (phi := activation_of(module)) is not None:
-            return self._append(Activate(phi), source)
-        if isinstance(module, MAX):
-            return self._max_pool(name, module, node, source)
-        if isinstance(module, MEAN + WHOLE):
-            return self._mean_pool(name, module, node, source)
-        if isinstance(module, nn.Flatten):
-            return self._flatten(name, node, source)
-        if isinstance(module, DROPOUT):
-            if getattr(module, "p", 0.0):
-                self.note(f"{name} drops at random in training; it is taken as it is in evaluation.")
-            return self._place[source]
-        return self._unknown(name, type(module).__name__, node, source, module)
+        def replaced(self: nn.Module, x: Any) -> Any:
+            return vars(self)["forward"](x)
 
-    def _affine(self, name: str, layer: nn.Linear | nn.Conv1d | nn.Conv2d, node: fx.Node, source: fx.Node) -> int:
-        operation = affine(name, layer, self.note)
-        place, window = self._place[source], operation.window
-        self.padded |= any(window.padding)
-        if isinstance(layer, nn.Linear) and len(self._shapes[source]) > 2:
-            self.note(f"{name} is a Linear layer at several positions; means over positions are taken for them.")
-            place = self._append(Reshape((1, math.prod(self._shapes[source][1:-1]))), source)
-        place = self._put(Node(operation, (place,)))
-        if not isinstance(layer, nn.Linear) and window.output(self._size(source)) != self._size(node):
-            self.note(f"{name} pads more on one side than on the other; the same on both is assumed.")
-            place = self._put(Node(Reshape(self._size(node)), (place,)))
-        return place
+        copy.__class__ = type(type(copy).__name__, (type(copy),), {"forward": replaced})
+    return copy
 
-    def _max_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
-        window = pool_window(module)
-        if window.output(self._size(source)) != self._size(node):
-            return self._unknown(name, "pooling by windows of different sizes", node, source)
-        place = self._place[source]
-        self.padded |= any(window.padding)
-        if any(window.padding):
-            self.note(f"{name} pads; the padding is taken for zeros of the preactivation.")
-        if place >= 0 and isinstance(self.nodes[place].operation, Activate):
-            below = self.nodes[place]
-            assert isinstance(below.operation, Activate)
-            return self._put(Node(ActivatedMaxPool(below.operation.activation, window), below.inputs))
-        self.note(f"{name} does not read an activation; what it reads is taken for Gaussian.")
-        return self._append(ActivatedMaxPool(LeakyReLU(1.0), window), source)
 
-    def _mean_pool(self, name: str, module: Any, node: fx.Node, source: fx.Node) -> int:
-        size = self._size(source)
-        if isinstance(module, MEAN):
-            window = pool_window(module)
-            if getattr(module, "divisor_override", None) or (any(window.padding) and not module.count_include_pad):
-                return self._unknown(name, "a mean that divides by something else", node, source)
-        else:
-            out = self._size(node)
-            if size[0] % out[0] or size[1] % out[1]:
-                return self._unknown(name, "pooling by windows of different sizes", node, source)
-            window = Window((size[0] // out[0], size[1] // out[1]), (size[0] // out[0], size[1] // out[1]))
-        if window.output(size) != self._size(node):
-            return self._unknown(name, "pooling by windows of different sizes", node, source)
-        self.padded |= any(window.padding)
-        return self._append(MeanPool(window), source)
+def _read(trace: Trace, roles: str, shape: tuple[int, ...], *, frozen: bool) -> tuple[GraphBuilder, int | None]:
+    """The graph, and the number of the node that is the output."""
+    builder = GraphBuilder(shape, roles)
+    reader = FunctionReader(builder, trace, frozen=frozen)
+    for name in trace.random:
+        builder.note_dropping(name)
+    result: int | None = None
+    for node in trace.nodes:
+        if node.op == "placeholder":
+            reader.values[node] = builder.input
+        elif node.op == "output":
+            results = [x for x in _values(reader, node) if isinstance(x, Value)]
+            if len(results) > 1:
+                builder.note("The model has several outputs; the first one is meant.")
+            result = builder.place(results[0]) if results else None
+        elif _values(reader, node) and isinstance(node.meta["value"], tuple | list):
+            found = reader.read(node)  # else it is a constant, and whoever uses it reads it
+            if _overwrites(trace, node):
+                _replace(reader, node, found)
+            reader.values[node] = found
+    return builder, result
 
-    def _flatten(self, name: str, node: fx.Node, source: fx.Node) -> int:
-        before, after = self._shapes[source], self._shapes[node]
-        if before == after:
-            return self._place[source]
-        if len(after) == 2 and after[0] == before[0]:
-            return self._append(Flatten(), source)
-        return self._unknown(name, f"reshaping {before[1:]} to {after[1:]}", node, source)
 
-    def _sum(self, node: fx.Node, inputs: list[fx.Node]) -> int:
-        alike = len(inputs) == 2 and self._shapes[inputs[0]] == self._shapes[inputs[1]]
-        if not alike or node.kwargs.get("alpha", 1) != 1:
-            return self._unknown(node.name, "a sum with something else", node, inputs[0])
-        places = self._place[inputs[0]], self._place[inputs[1]]
-        if not any(self._mixed(place) for place in places):
-            self.note(
-                f"{node.name} adds two values that no weights of their own keep independent; they are taken for it."
-            )
-        return self._put(Node(Add(), places))
+def _values(reader: FunctionReader, node: fx.Node) -> list[Value | list[Value | None]]:
+    return [reader.values[x] for x in node.all_input_nodes if x in reader.values]
 
-    def _mixed(self, place: int) -> bool:
-        """Whether a value was computed by weights of its own, so that it is independent of others."""
-        if place < 0:
-            return False
-        operation = self.nodes[place].operation
-        if isinstance(operation, Normalize | MeanPool | Reshape):
-            return self._mixed(self.nodes[place].inputs[0])
-        return isinstance(operation, Affine)
 
-    def _product(self, node: fx.Node, source: fx.Node) -> int:
-        quotient = node.target in (operator.truediv, torch.div, "div")
-        factor = next((x for x in node.args if isinstance(x, int | float)), 0.0)
-        if factor <= 0 or node.kwargs or (quotient and node.args[0] is not source):
-            return self._unknown(node.name, "a product", node, source)
-        by = 1 / factor if quotient else factor
-        return self._append(Normalize(node.name, by * by, centre=False, divide=None, parameters=()), source)
+def _overwrites(trace: Trace, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return getattr(trace.modules[str(node.target)], "inplace", False) is True
+    return is_in_place(node.target, node.args, node.kwargs)
 
-    def _slice(self, node: fx.Node, source: fx.Node) -> int:
-        """Translate `x[:, :, ::2, ::2]`, which takes every other position, as shortcuts without weights do."""
-        index = node.args[1]
-        steps = [x.step or 1 if isinstance(x, slice) else 0 for x in index] if isinstance(index, tuple) else []
-        size, here = self._size(node), self._size(source)
-        if len(steps) == 4 and steps[:2] == [1, 1] and min(steps) > 0:
-            window = Window((1, 1), (steps[2], steps[3]))
-            if window.output(here) == size and self._channels(node) == self._channels(source):
-                return self._append(MeanPool(window), source)
-        return self._unknown(node.name, "an index", node, source)
 
-    def _unknown(self, name: str, what: str, node: fx.Node, source: fx.Node, module: nn.Module | None = None) -> int:
-        count = sum(p.numel() for p in module.parameters() if p.requires_grad) if module is not None else 0
-        missing = f", and its {count} parameters are not counted" if count else ""
-        several = "those of its first input" if len(node.all_input_nodes) > 1 else "order parameters"
-        self.note(f"{name} ({what}) is not known: {several} pass it unchanged{missing}.")
-        return self._append(Reshape(self._size(node)), source)
-
-    def _append(self, operation: Operation, source: fx.Node) -> int:
-        return self._put(Node(operation, (self._place[source],)))
-
-    def _put(self, node: Node) -> int:
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def _channels(self, node: fx.Node) -> int:
-        return channels_and_size(self._shapes[node][1:])[0]
-
-    def _size(self, node: fx.Node) -> Sites:
-        return channels_and_size(self._shapes[node][1:])[1]
+def _replace(reader: FunctionReader, node: fx.Node, found: Any) -> None:
+    """What was overwritten has the new value from then on, under all of its names."""
+    first = node.args[0] if node.args else None
+    old = reader.values.get(first) if isinstance(first, fx.Node) else None
+    for other, value in reader.values.items():
+        if value is old:
+            reader.values[other] = found

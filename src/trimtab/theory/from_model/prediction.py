@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from trimtab.norms.statistics import canonical_statistics
 from trimtab.theory.from_model.all_outputs import lambda_of_all
+from trimtab.theory.from_model.axes import channels_and_size
 from trimtab.theory.from_model.model_graph import ModelGraph
-from trimtab.theory.from_model.tracing import channels_and_size
 from trimtab.theory.mean_field.activations import Array
 from trimtab.theory.mean_field.eigenvalue import GRID_LIMIT, max_learning_rate
 from trimtab.theory.mean_field.graph import Flow, State, propagate
@@ -154,6 +154,9 @@ def mean_field_prediction(
         raise ValueError(f"samples must be None or a whole number, 1 or larger, not {samples!r}.")
     max_learning_rate(1.0, momentum)  # refuse it before anything is done
     graph = ModelGraph(model, shape, frozen=word == "frozen")
+    if isinstance(inputs, Tensor) and tuple(inputs.shape[1:]) == shape:
+        inputs = graph.channels_first(inputs)
+    shape = tuple(graph.channels_first(torch.empty(1, *shape, device="meta")).shape[1:])
     layout = _layout(graph, channels_and_size(shape)[1])
     v, c = layout.fill(1.0, 0.0, 0.0) if inputs is None else measured(inputs, shape, layout)
     flow = propagate(graph.nodes, State(layout, v, c))
@@ -257,5 +260,7 @@ def _layout(graph: ModelGraph, size: tuple[int, int]) -> Layout:
         return Uniform(size)
     if np.prod(size) <= GRID_LIMIT and graph.pairs_of_positions(size) <= PAIRS:
         return Grid(size)
-    graph.note("Zero padding makes positions at the border differ, which so large a feature map leaves out.")
+    graph.note(
+        "Zero padding, or a parameter for each position, makes positions differ, which so large a feature map leaves out."
+    )
     return Uniform(size)

@@ -22,12 +22,15 @@ class State:
         v: q or q̂: for one sample at one position.
         c: q_xy and q_αβ,xy, or q̂'s: for two samples at two positions.
         mean: The mean over units: 0 after weights of mean 0, not after an activation. v and c are not about it.
+        spread: How much that mean varies from position to position, as a mean square: where positions have been units
+            of a layer, each has a bias of its own.
     """
 
     layout: Layout
     v: Array
     c: Array
     mean: float = 0.0
+    spread: float = 0.0
 
 
 @dataclass(frozen=True)

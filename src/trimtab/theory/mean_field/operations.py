@@ -1,7 +1,7 @@
 """The operations of a network as maps of order parameters: layers, normalizations, activations, poolings, sums."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ class Affine:
         window: Sites, stride and padding.
         parameters: Which of `weight` and `bias` are trained.
         bias: The biases' mean.
+        gains: The squares of the factors by which trained weights and biases are multiplied before they are used.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Affine:
     window: Window = POINT
     parameters: tuple[str, ...] = ("weight", "bias")
     bias: float = 0.0
+    gains: tuple[float, float] = (1.0, 1.0)
 
     def forward(self, *inputs: State) -> State:
         """σ_b² + σ_w² times the mean over the kernel's sites."""
@@ -53,29 +55,40 @@ class Affine:
         """f_l = N_{l−1} Σ q̃ q̂ over pairs of positions (eqs. 161, 165), and the bias' Σ q̃ (first term of eq. 156)."""
         patches = inputs[0].layout.patches(inputs[0].v, inputs[0].c, self.window)
         pair, single = output.layout.dot((gradient.v, gradient.c), patches)
+        weights, biases = self.fan_in * self.gains[0], self.gains[1]
+        together, alone = output.layout.dot((gradient.v, gradient.c), output.layout.fill(1.0, 1.0, 1.0))
         both = [
-            Term(self.name, "weight", self.fan_in * pair, self.fan_in * single),
-            Term(self.name, "bias", *_sums(gradient, output)),
+            Term(self.name, "weight", weights * pair, weights * single),
+            Term(self.name, "bias", biases * together, biases * alone),
         ]
         return [term for term in both if term.parameter in self.parameters]
 
 
 @dataclass(frozen=True)
 class Flatten(Parameterless):
-    """Flattening: positions become channels, and only equal positions of two samples are multiplied from then on."""
+    """Positions become channels, and channels positions or channels; only for a layer whose weights mix the new ones.
+
+    From then on only equal positions of two samples are multiplied.
+
+    Attributes:
+        size: Height and width of the output: (1, 1) where channels stay channels, as in flattening.
+    """
+
+    size: tuple[int, int] = (1, 1)
 
     def forward(self, *inputs: State) -> State:
-        """Means over positions."""
+        """Means over positions; different channels have their mean in common."""
         (h,) = inputs
-        layout = h.layout.at((1, 1))
-        v, c = layout.fill(h.layout.mean(h.v), h.layout.mean(h.layout.same(h.c)), 0.0)
-        return State(layout, v, c, h.mean)
+        layout = h.layout.at(self.size)
+        v, c = layout.fill(h.layout.mean(h.v), h.layout.mean(h.layout.same(h.c)), h.mean**2)
+        spread = max(h.layout.mean_other(h.c) - h.mean**2, 0.0) if layout.count > 1 else 0.0
+        return State(layout, v, c, h.mean, spread)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """An equal share for each position; at different ones gradients are independent."""
-        layout = inputs[0].layout
-        v = output.layout.mean(gradient.v) / layout.count
-        same = output.layout.mean(output.layout.same(gradient.c)) / layout.count
+        layout, ratio = inputs[0].layout, output.layout.count / inputs[0].layout.count
+        v = output.layout.mean(gradient.v) * ratio
+        same = output.layout.mean(output.layout.same(gradient.c)) * ratio
         return [Gradient(*layout.fill(v, same, 0.0))]
 
 
@@ -90,11 +103,14 @@ class Normalize:
         beta: Mean of β.
         eps: Added to the variance.
         centre: Whether the mean is subtracted: that over samples and positions, or for "sample" that over units.
-        divide: Whether s² is the variance over samples and positions ("batch"), that of a sample over units ("sample",
-            as in LayerNorm), its mean square ("square"), or 1 (None).
+        divide: Whether s² is the variance over samples and positions ("batch"), that of a sample over units and
+            positions ("sample", as in GroupNorm) or over units at each position ("position", as in LayerNorm), the mean
+            square over samples and positions ("square"), or 1 (None).
         frozen: Whether the gradient does not pass through the statistics of the batch; otherwise it loses its mean over
             samples and positions.
         parameters: Which of `gamma` and `beta` are trained.
+        own: Whether each position has a γ and a β of its own.
+        group: The channels that "sample" takes together; None: so many that their mean has no fluctuations.
     """
 
     name: str
@@ -103,53 +119,79 @@ class Normalize:
     beta: float = 0.0
     eps: float = 0.0
     centre: bool = True
-    divide: Literal["batch", "sample", "square"] | None = "batch"
+    divide: Literal["batch", "sample", "position", "square"] | None = "batch"
     frozen: bool = True
     parameters: tuple[str, ...] = ("gamma", "beta")
+    own: bool = False
+    group: int | None = None
 
     def forward(self, *inputs: State) -> State:
         """Subtract the mean over samples and positions; differences between positions remain."""
         (z,) = inputs
         v, c = self._normalized(z)
-        mean = 0.0 if self.centre else z.mean * np.sqrt(self.gamma2 / self._variance(z))
+        mean = 0.0 if self.centre else z.mean * np.sqrt(self.gamma2 / float(np.mean(self._variance(z))))
         more = self.beta2 + 2 * self.beta * mean
-        return replace(z, v=self.gamma2 * v + more, c=self.gamma2 * c + more, mean=mean + self.beta)
+        spread = 0.0 if self.divide == "position" else z.spread * self.gamma2 / float(self._variance(z))
+        return State(z.layout, self.gamma2 * v + more, self.gamma2 * c + more, mean + self.beta, spread)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """γ²/s²; s² = q − q_xy is the variance of a unit over samples, and not q as eq. 25 has it."""
-        factor = self.gamma2 / self._variance(inputs[0])
         v, c = gradient.v, gradient.c
-        if not self.frozen and self.centre and self.divide != "sample":
+        if not self.frozen and self.centre and self.divide not in ("sample", "position"):
             v, c = _centred(output.layout, v, c)
-        return [Gradient(factor * v, factor * c)]
+        if self.group is not None:
+            v, c = _centred_in_groups(output.layout, v, c, self.group)
+        return [Gradient(*self._divided(inputs[0], self.gamma2 * v, self.gamma2 * c))]
 
     def terms(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Term]:
         """The two terms of eq. 157."""
+        pairs = output.layout.fill(1.0, 1.0, 0.0 if self.own else 1.0)
         terms = []
         if "gamma" in self.parameters:
             if gradient.radial is None:
-                pair, single = output.layout.dot((gradient.v, gradient.c), self._normalized(inputs[0]))
+                v, c = self._normalized(inputs[0])
+                pair, single = output.layout.dot((gradient.v, gradient.c), (pairs[0] * v, pairs[1] * c))
             else:
-                sums = output.layout.dot(gradient.radial(), output.layout.fill(1.0, 1.0, 1.0))
+                sums = output.layout.dot(gradient.radial(), pairs)
                 pair, single = (x / self.gamma2 if self.gamma2 else 0.0 for x in sums)
             terms.append(Term(self.name, "gamma", pair, single))
         if "beta" in self.parameters:
-            terms.append(Term(self.name, "beta", *_sums(gradient, output)))
+            terms.append(Term(self.name, "beta", *output.layout.dot((gradient.v, gradient.c), pairs)))
         return terms
 
-    def _variance(self, z: State) -> float:
+    def _variance(self, z: State) -> Array:
+        """s², one number or one for each position."""
         if self.divide is None:
-            return 1.0
-        mean = {"batch": z.layout.mean_pairs(z.c), "sample": z.mean**2, "square": 0.0}[self.divide]
-        return max(z.layout.mean(z.v) - mean + self.eps, np.finfo(float).tiny)
+            return np.array(1.0)
+        v: Array | float = z.v if self.divide == "position" else z.layout.mean(z.v)
+        if self.group is not None:
+            v, _ = _centred_in_groups(z.layout, z.v - z.mean**2, z.c - z.mean**2, self.group)
+            return np.asarray(np.maximum(z.layout.mean(v) + self.eps, np.finfo(float).tiny))
+        mean = {"batch": z.layout.mean_pairs(z.c), "square": 0.0}.get(self.divide, self._mean2(z))
+        return np.asarray(np.maximum(v - mean + self.eps, np.finfo(float).tiny))
+
+    def _mean2(self, z: State) -> float:
+        """The square of the mean over units that is subtracted from a sample."""
+        return (z.mean**2 + z.spread * (self.divide == "position")) if self.centre else 0.0
+
+    def _divided(self, z: State, v: Array, c: Array) -> tuple[Array, Array]:
+        s2 = self._variance(z)
+        if s2.ndim == 0:
+            return v / s2, c / s2
+        first, second = z.layout.variances(s2)
+        return v / s2, c / np.sqrt(first * second)
 
     def _normalized(self, z: State) -> tuple[Array, Array]:
-        s2 = self._variance(z)
-        if self.divide == "sample":
+        v, c = z.v, z.c
+        if self.divide in ("sample", "position"):
             mean = z.mean**2 if self.centre else 0.0
-            return (z.v - mean) / s2, (z.c - mean) / s2
-        v, c = _centred(z.layout, z.v, z.c) if self.centre else (z.v, z.c)
-        return v / s2, c / s2
+            less = z.layout.fill(self._mean2(z), self._mean2(z), mean)  # two positions have different means
+            v, c = v - less[0], c - less[1]
+            if self.group is not None:
+                v, c = _centred_in_groups(z.layout, v, c, self.group)
+        elif self.centre:
+            v, c = _centred(z.layout, v, c)
+        return self._divided(z, v, c)
 
 
 @dataclass(frozen=True)
@@ -167,7 +209,7 @@ class Activate(Parameterless):
         (z,) = inputs
         phi, v, first, second, c = self._about_mean(z)
         mean = float(expectation(phi.phi, np.asarray(z.layout.mean(v))))
-        return replace(z, v=phi.value(v, v, v), c=phi.value(first, second, c), mean=mean)
+        return State(z.layout, phi.value(v, v, v), phi.value(first, second, c), mean)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """E φ′(a)φ′(b) for each pair."""
@@ -198,7 +240,8 @@ class MeanPool(Parameterless):
         """Means over pairs of sites."""
         (h,) = inputs
         v, c = h.layout.pool(h.v, h.c, self.window)
-        return replace(h, layout=h.layout.at(self.window.output(h.layout.size)), v=v, c=c)
+        layout = h.layout.at(self.window.output(h.layout.size))
+        return State(layout, v, c, h.mean, h.spread / self.window.sites)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """The transpose."""
@@ -211,51 +254,13 @@ class Add(Parameterless):
 
     def forward(self, *inputs: State) -> State:
         """Order parameters add."""
-        v, c, mean = (sum(getattr(x, name) for x in inputs) for name in ("v", "c", "mean"))
+        v, c, mean, spread = (sum(getattr(x, name) for x in inputs) for name in ("v", "c", "mean", "spread"))
         products = mean**2 - sum(x.mean**2 for x in inputs)  # of one's mean and the other's
-        return replace(inputs[0], v=v + products, c=c + products, mean=mean)
+        return State(inputs[0].layout, v + products, c + products, mean, spread)
 
     def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
         """The gradient goes to both."""
         return [Gradient(gradient.v, gradient.c)] * len(inputs)
-
-
-@dataclass(frozen=True)
-class Reshape(Parameterless):
-    """A change of the number of positions by an unknown operation; also new channels that are zero.
-
-    Attributes:
-        size: Height and width of the output.
-        share: The share of channels that are not zero.
-    """
-
-    size: tuple[int, int]
-    share: float = 1.0
-
-    def forward(self, *inputs: State) -> State:
-        """Means over positions, unless their number stays."""
-        (h,) = inputs
-        if self.size == h.layout.size:
-            return replace(h, v=self.share * h.v, c=self.share * h.c, mean=self.share * h.mean)
-        layout = h.layout.at(self.size)
-        same, other = h.layout.mean(h.layout.same(h.c)), h.layout.mean_other(h.c)
-        v, c = layout.fill(h.layout.mean(h.v), same, other)
-        return State(layout, v, c, h.mean)
-
-    def backward(self, gradient: Gradient, inputs: Sequence[State], output: State) -> list[Gradient]:
-        """Sums over positions are kept."""
-        here, there = inputs[0].layout, output.layout
-        if self.size == here.size:
-            return [Gradient(self.share * gradient.v, self.share * gradient.c)]
-        ratio = there.count / here.count
-        v, same = there.mean(gradient.v) * ratio, there.mean(there.same(gradient.c)) * ratio
-        pairs = there.count * (there.count - 1) / max(here.count * (here.count - 1), 1)
-        return [Gradient(*here.fill(v, same, there.mean_other(gradient.c) * pairs))]
-
-
-def _sums(gradient: Gradient, output: State) -> tuple[float, float]:
-    """Σ q̃ over pairs of positions, for two samples and for one."""
-    return output.layout.dot((gradient.v, gradient.c), output.layout.fill(1.0, 1.0, 1.0))
 
 
 def _centred(layout: Layout, v: Array, c: Array) -> tuple[Array, Array]:
@@ -263,3 +268,12 @@ def _centred(layout: Layout, v: Array, c: Array) -> tuple[Array, Array]:
     mean = layout.mean_pairs(c)
     row, both = layout.row_means(c)
     return v - 2 * row + mean, c - both + mean
+
+
+def _centred_in_groups(layout: Layout, v: Array, c: Array, channels: int) -> tuple[Array, Array]:
+    """The same after each sample's mean over positions and so many channels of mean 0 is subtracted."""
+    mean = layout.mean_pairs(c)
+    row, both = layout.row_means(c)
+    own = (v - layout.same(c)) / layout.count  # a position goes along with itself in the same sample
+    single = row + own
+    return v - (2 * single - mean - layout.mean(own)) / channels, c - (both - mean) / channels

@@ -102,6 +102,10 @@ class Uniform(_Layout):
         mean = self.mean_pairs(c)
         return np.array(mean), np.array(2 * mean)
 
+    def renamed(self, v: Array, c: Array, other: "Layout") -> tuple[Array, Array]:
+        """Unchanged in a layout of as many positions."""
+        return v, c
+
     def patches(self, v: Array, c: Array, window: Window) -> tuple[Array, Array]:
         """Unchanged: each site of each window sees the same."""
         return v, c
@@ -178,6 +182,10 @@ class Grid(_Layout):
         """The mean over the last two axes; and r_α + r_β."""
         row = c.mean((2, 3))
         return row, row[:, :, None, None] + row[None, None]
+
+    def renamed(self, v: Array, c: Array, other: "Layout") -> tuple[Array, Array]:
+        """The same numbers in a layout of as many positions."""
+        return v.reshape(other.size), c.reshape(other.size * 2)
 
     def patches(self, v: Array, c: Array, window: Window) -> tuple[Array, Array]:
         """One shifted copy for each site of the kernel."""
