@@ -269,6 +269,12 @@ class Whole(nn.Module):
         return self.out(x.mean(1))
 
 
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 1))
+    model[2].weight = model[0].weight
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "words"),
     [
@@ -287,6 +293,13 @@ class Whole(nn.Module):
             (7, 5),
             ["take for positions"],
         ),
+        (Between(lambda m, y: F.elu(y * m.gamma), gamma=torch.randn(WIDTH)), (60,), ["gamma gives to an activation"]),
+        (
+            nn.Sequential(*normed(lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(128)))),
+            (3, 8, 8),
+            ["1.1 and 1 more give"],
+        ),
+        (tied(), (60,), ["2 is used more than once"]),
         (normed(lambda: nn.GroupNorm(16, 128)), (3, 8, 8), ["1 and 1 more (GroupNorm) take groups of 8 channels"]),
     ],
 )

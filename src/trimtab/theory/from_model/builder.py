@@ -3,8 +3,8 @@
 from trimtab.theory.from_model.axes import channels, exchanged, same, sites
 from trimtab.theory.from_model.values import IDENTITY, Part, Value
 from trimtab.theory.mean_field.graph import Node, Operation
-from trimtab.theory.mean_field.joining import Concatenate, Reshape, Scale
-from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten
+from trimtab.theory.mean_field.joining import Concatenate, Offset, Reshape, Scale
+from trimtab.theory.mean_field.operations import Activate, Add, Affine, Flatten, Normalize
 from trimtab.theory.mean_field.positions import Sites
 
 
@@ -102,10 +102,12 @@ class GraphBuilder:
         if part.function is not IDENTITY:
             key: object = part.root, part.function
             if key not in self._made:
-                operation: Operation = Activate(part.function.activation())
                 if part.function.known is None and part.function.line is not None:
                     a, b = part.function.line
-                    operation = Scale("", a, a * a, b)
+                    operation: Operation = Scale("", a, a * a, b)
+                else:
+                    operation = Activate(part.function.activation())
+                    self._check_gaussian(part.root)
                 self._made[key] = self.put(operation, (part.root,), self._sizes[part.root])
             place = self._made[key]
         size = sites(value.shape, value.roles)
@@ -114,6 +116,17 @@ class GraphBuilder:
         if (place, size) not in self._made:
             self._made[place, size] = self.put(Reshape(size), (place,), size)
         return self._made[place, size]
+
+    def _check_gaussian(self, place: int) -> None:
+        """Say so where an activation reads another one that was only normalized, or channels of different variances."""
+        while place >= 0 and isinstance(operation := self.nodes[place].operation, Normalize | Scale | Offset | Reshape):
+            place = self.nodes[place].inputs[0]
+            below = self.nodes[place].operation if place >= 0 else None
+            varied = isinstance(operation, Scale) and operation.square > 1.1 * operation.mean**2
+            if not isinstance(operation, Reshape) and (varied or isinstance(below, Activate)):
+                reason = "the channels differ in variance" if varied else "it was an activation before"
+                rest = f"to an activation what is not Gaussian, since {reason}; it is taken for Gaussian."
+                self.note_of(operation.name, f" gives {rest}", f" give {rest}")
 
     def read_as(self, value: Value, roles: str) -> int | None:
         """The node that has a value, for a layer with weights that mix certain dimensions.

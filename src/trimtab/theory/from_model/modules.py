@@ -60,7 +60,7 @@ class ModuleReader:
         self._builder = builder
         self._trace = trace
         self._frozen = frozen
-        self._called: set[str] = set()
+        self._called: set[object] = set()
 
     def _module(self, node: fx.Node, name: str, module: Any, x: Value) -> Read:
         """Read a call of a module; the first argument is x."""
@@ -68,7 +68,7 @@ class ModuleReader:
         if module in self._trace.opaque:
             return self._unknown(node, f"{type(module).__name__}, which torch.fx cannot trace", x, name, module)
         if any(True for _ in module.parameters()):
-            self._count(name)
+            self._count(name, getattr(module, "weight", None))
         if isinstance(module, nn.Linear):
             return self._affine(node, name, x, module.weight, module.bias, layer=module)
         if isinstance(module, CONV):
@@ -95,14 +95,16 @@ class ModuleReader:
             return x
         return self._unknown(node, type(module).__name__, x, name, module)
 
-    def _count(self, name: str) -> None:
-        if name in self._called:
+    def _count(self, name: str, weight: Tensor | None = None) -> None:
+        """Remember that a layer was called, and its weight, which other layers may have too."""
+        keys = {name} if weight is None or not weight.is_leaf else {name, id(weight)}
+        if keys & self._called:
             self._builder.note_of(
                 name,
                 " is used more than once; its uses are taken for independent.",
                 " are used more than once; their uses are taken for independent.",
             )
-        self._called.add(name)
+        self._called |= keys
 
     def _affine(
         self, node: fx.Node, name: str, x: Value, weight: Tensor, bias: Tensor | None, layer: nn.Module | None = None

@@ -261,6 +261,6 @@ def _layout(graph: ModelGraph, size: tuple[int, int]) -> Layout:
     if np.prod(size) <= GRID_LIMIT and graph.pairs_of_positions(size) <= PAIRS:
         return Grid(size)
     graph.note(
-        "Zero padding, or a parameter for each position, makes positions differ, which so large a feature map leaves out."
+        "Zero padding or parameters of positions make positions differ, which so large a feature map leaves out."
     )
     return Uniform(size)
