@@ -128,7 +128,7 @@ def test_a_batchnorm_that_carries_its_activation(statistics: str) -> None:
         (lambda y: F.hardswish(y), nn.Hardswish()),
         (lambda y: F.silu(y), nn.SiLU()),
         (lambda y: F.gelu(y, approximate="tanh"), nn.GELU(approximate="tanh")),
-        (lambda y: F.softplus(y), nn.Softplus()),
+        (lambda y: F.softplus(input=y), nn.Softplus()),
         (lambda y: torch.maximum(y, 0 * y), nn.ReLU()),
     ],
 )

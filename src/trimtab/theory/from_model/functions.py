@@ -40,9 +40,11 @@ class FunctionReader(ArithmeticReader):
             name = str(node.target)
             first = self.values.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else x
             return self._module(node, name, self._trace.modules[name], first if isinstance(first, Value) else x)
+        if not node.args and "input" in node.kwargs:
+            node.args, node.kwargs = (node.kwargs["input"],), {k: v for k, v in node.kwargs.items() if k != "input"}
         name = name_of(node.target)
         tensors = [value for value in values if isinstance(value, Value)]
-        if len(tensors) == len(values) == 1 and (found := self._of_one(node, name, x)) is not None:
+        if node.args and len(tensors) == len(values) == 1 and (found := self._of_one(node, name, x)) is not None:
             return found
         if name in JOINS:
             return self._join(node, tensors)
@@ -79,13 +81,14 @@ class FunctionReader(ArithmeticReader):
             return self._layer(node, name, x)
         if name.endswith("pad") and same(x.shape, x.roles, "bc" + "p" * (len(x.shape) - 2)):
             size = sites(x.shape, x.roles)
-            if size == sites(shape_of(node), x.roles) and node.kwargs.get("value") in (None, 0, 0.0):
+            if size == sites(shape_of(node), x.roles) and len(node.args) < 4 and not node.kwargs.get("value"):
                 count = shape_of(node)[1]
                 share = channels(x.shape, x.roles) / count
                 place = self._builder.put(Reshape(size, share), (self._builder.place(x),), size)
                 return self._builder.value(place, count, shape_of(node), x.roles)
         if name.rpartition(".")[2] in ("dropout", "dropout1d", "dropout2d", "stochastic_depth"):
-            self._builder.note_dropping(self._name(node))
+            if node.kwargs.get("p", node.args[1] if len(node.args) > 1 else 0.5):
+                self._builder.note_dropping(self._name(node))
             return x
         return None
 
@@ -101,7 +104,7 @@ class FunctionReader(ArithmeticReader):
             "group_norm": ["num_groups", "weight", "bias", "eps"],
         }.get(name, ["weight", "bias", "stride", "padding", "dilation", "groups"])
         given = dict(zip(names, self._arguments(node)[1:], strict=False))
-        given |= {key: self._constant(value) for key, value in node.kwargs.items() if key != "input"}
+        given |= {key: self._constant(value) for key, value in node.kwargs.items()}
         weight, bias, eps = given.get("weight"), given.get("bias"), given.get("eps", 1e-5)
         title = self._layer_name(node)
         if name in ("linear", "matmul"):
