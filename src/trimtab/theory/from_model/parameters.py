@@ -27,8 +27,3 @@ def significant_mean(values: Tensor) -> float:
     mean = float(values.mean())
     noise = float(values.std()) / math.sqrt(values.numel()) if values.numel() > 1 else 0.0
     return mean if abs(mean) > 5 * noise else 0.0
-
-
-def names_of_trained(**parameters: Tensor | None) -> tuple[str, ...]:
-    """The names of the parameters that exist and are trained."""
-    return tuple(name for name, p in parameters.items() if p is not None and p.requires_grad)
