@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trimtab.probes import fisher_lambda_max
-from trimtab.theory.from_model import predict
+from trimtab.theory.from_model import mean_field_prediction as predict
 
 WIDTH = 300
 

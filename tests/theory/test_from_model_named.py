@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.theory.reading_cases import WIDTH, Between, normed
-from trimtab.theory.from_model import predict
+from trimtab.theory.from_model import mean_field_prediction as predict
 
 
 class Attention(nn.Module):

@@ -20,7 +20,7 @@ from tests.theory.reading_cases import (
     normed,
     ratio,
 )
-from trimtab.theory.from_model import predict
+from trimtab.theory.from_model import mean_field_prediction as predict
 
 DENSE: dict[str, Callable[[], nn.Module]] = {
     "subclass of Linear": lambda: nn.Sequential(
