@@ -38,8 +38,9 @@ from trimtab.theory.bounds.landscape import (
 )
 from trimtab.theory.bounds.minimax import claimed_curvature, largest_curvature, weight_smoothness
 from trimtab.theory.bounds.norms import normalized_norm, orthogonal_norm, seginer
+from trimtab.theory.bounds.operations import bn_operations, bnp_operations
 from trimtab.theory.bounds.sides import Sides
-from trimtab.theory.bounds.steps import bn_operations, bnp_operations, one_step, over_parametrized
+from trimtab.theory.bounds.steps import one_step, over_parametrized
 
 __all__ = [
     "Sides",
