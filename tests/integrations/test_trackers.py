@@ -14,7 +14,7 @@ from tests.integrations.helpers import batches, loss_of, network
 from tests.integrations.tracker_readers import READERS
 from trimtab.integrations.monitoring import scalars
 from trimtab.integrations.trackers import TRACKERS, TrackedResults, Tracker
-from trimtab.probes import Landscape
+from trimtab.probes import Landscape, LandscapeResult
 from trimtab.probes.result import Result
 
 VALUES = {0: {"landscape/loss": 1.5, "loss": 2.0}, 3: {"landscape/loss": 0.25}}
@@ -85,6 +85,10 @@ def test_the_numbers_of_results() -> None:
     assert {"landscape/loss", "landscape/smoothness", "landscape/gradient_norm"} <= set(numbers)
     assert numbers["landscape/loss"] == pytest.approx(loss_of(network(), batches()[0]).item())
     assert all(type(value) is float and torch.tensor(value).isfinite() for value in numbers.values())
+    found = measured()["landscape"]
+    assert isinstance(found, LandscapeResult)
+    assert numbers["landscape/smoothness_multiple"] == found.smoothness_multiple
+    assert numbers["landscape/smoothness_at_edge"] == (1.0 if found.smoothness_at_edge else 0.0)
     assert scalars({"landscape": Landscape.result(problem="nothing")}) == {}
 
 

@@ -96,10 +96,55 @@ def test_the_properties_by_hand() -> None:
     assert result.smoothness == 2.5
     assert result.lipschitz == 3.0
     assert result.steepest == 5.0  # from −1 (7.0) to 0 (2.0), over a distance of 1
+    assert result.smoothness_by_multiple == (2.0, 1.0, 2.5)
+    assert (result.smoothness_multiple, result.smoothness_at_edge) == (1.0, True)  # of those below θ, the nearest
     content = json.loads(json.dumps(result.to_dict()))
+    assert content["smoothness_by_multiple"] == [2.0, 1.0, 2.5]
+    assert (content["smoothness_multiple"], content["smoothness_at_edge"]) == (1.0, True)
     assert content["smoothness"] == 2.5 and content["loss_range"] == [1.0, 7.0] and content["problem"] is None
     nothing = LandscapeResult(problem="none")
     assert all(map(math.isnan, (*nothing.loss_range, nothing.smoothness, nothing.lipschitz, nothing.steepest)))
+    assert nothing.smoothness_by_multiple == () and math.isnan(nothing.smoothness_multiple)
+    assert not nothing.smoothness_at_edge
+
+
+@pytest.mark.parametrize(
+    ("multiples", "betas", "largest", "at", "edge"),
+    [
+        ((0.5, 1.0, 2.0), (9.0, 8.0, 7.0), 9.0, 0.5, True),
+        ((0.5, 1.0, 2.0), (7.0, 9.0, 8.0), 9.0, 1.0, False),
+        ((2.0, 0.5, 1.0), (9.0, 7.0, 8.0), 9.0, 2.0, True),
+        ((0.5, 1.0, 2.0), (7.0, math.inf, math.inf), math.inf, 1.0, False),  # where it begins to diverge
+        ((0.5, 1.0, 2.0), (math.nan, 9.0, 8.0), 9.0, 1.0, True),  # nothing was measured nearer
+        ((-2.0, -1.0, 1.0, 2.0), (1.0, 9.0, 2.0, 3.0), 9.0, -1.0, True),
+        ((-3.0, -2.0, -1.0, 1.0), (1.0, 9.0, 2.0, 3.0), 9.0, -2.0, False),
+        ((1.0,), (9.0,), 9.0, 1.0, True),
+    ],
+)
+def test_where_beta_is_largest(multiples: tuple, betas: tuple, largest: float, at: float, edge: bool) -> None:
+    distances = tuple(0.0 if math.isnan(beta) else 0.5 for beta in betas)
+    changes = tuple(0.0 if math.isnan(beta) else 0.5 * beta for beta in betas)
+    result = LandscapeResult(multiples=multiples, distances=distances, gradient_changes=changes)
+    assert result.smoothness_by_multiple == pytest.approx(betas, nan_ok=True)
+    assert (result.smoothness, result.smoothness_multiple, result.smoothness_at_edge) == (largest, at, edge)
+
+
+def test_a_change_that_levels_off_is_steepest_at_the_nearest_point() -> None:
+    """L = √(1 + w²) from w = 10: the gradient hardly changes until 0 is near, and then levels off at −1."""
+    model = nn.Module()
+    model.w = nn.Parameter(torch.tensor(10.0, dtype=torch.double))
+
+    def loss(model: nn.Module, batch: float) -> Tensor:
+        return (1 + model.w**2).sqrt()
+
+    slope = 10 / math.sqrt(101)
+    near = Landscape(step_size=1.0, multiples=(2.0, 4.0))(model, loss, 0.0)
+    wide = Landscape(step_size=1.0, multiples=(2.0, 4.0, 14.0, 20.0, 40.0))(model, loss, 0.0)
+    for s, beta in zip(wide.multiples, wide.smoothness_by_multiple, strict=True):
+        there = 10 - s * slope
+        assert beta == pytest.approx((slope - there / math.sqrt(1 + there**2)) / (s * slope))
+    assert near.smoothness_at_edge and near.smoothness_multiple == 4.0  # a wider range has a larger one
+    assert wide.smoothness > near.smoothness and wide.smoothness_multiple == 14.0 and not wide.smoothness_at_edge
 
 
 def test_ranges_of_the_paper() -> None:

@@ -27,7 +27,8 @@ def landscape(smoothness: float) -> dict[str, Any]:
         "loss_range": [1.0, 2.5],
         "predictiveness_range": [0.1, 0.5],
         "multiples": [0.5, 1.0],
-        "gradient_changes": [0.1, 0.5],
+        "gradient_changes": [smoothness / 20, smoothness / 80],
+        "distances": [0.05, 0.1],
         "smoothness": smoothness,
     }
 
@@ -85,7 +86,10 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     write_page(collect([tmp_path]), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     for sentence in (
-        "The loss is smoothest along the gradient with BNP: median β-smoothness 2.5; BatchNorm 14.",
+        "The loss is smoothest along the gradient with BNP: median β-smoothness 2.5; BatchNorm 14. This is the largest "
+        "β of the range of distances, and at an edge of it: at the nearest point in 3 of 3 measurements with "
+        "BatchNorm; at the nearest point in 3 of 3 measurements with BNP.",
+        "1 step along the gradient the loss is smoothest with BNP: median β at 1 step 0.312; BatchNorm 1.75.",
         "Median condition number of a Hessian block, as it is and preconditioned by BNP: 500 and 50 with BNP.",
         "The learning rate is above the largest stable one, 2/λ, in 1 of 2 measurements with BNP.",
         "Median noise scale: 200 (BatchNorm).",
@@ -93,6 +97,44 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
         assert f"<li>{sentence}</li>" in page, sentence
     assert "A gap is where no finite value was found: BatchNorm at 1 of 3 steps." in page
     assert ">Measured along the way, one run of each:<" in page
+
+
+def line(changes: list[float]) -> dict[str, Any]:
+    """A record of an earlier trimtab: β by multiple is not in it."""
+    distances = [0.5, 1.0, 2.0]
+    quotients = [change / distance for change, distance in zip(changes, distances, strict=True)]
+    known = {"multiples": [0.5, 1.0, 2.0], "gradient_changes": changes, "distances": distances}
+    return landscape(max(quotients)) | known
+
+
+def test_beta_by_distance_of_records_that_do_not_have_it(tmp_path: Path) -> None:
+    # β is 8, 4, 1: largest at the near edge; 1, 4, 2: inside; 1, 2, 3: at the far edge.
+    record_run(tmp_path, "bn", landscape=[line([4.0, 4.0, 2.0]), line([0.5, 4.0, 4.0]), line([0.5, 2.0, 6.0])])
+    figure = named(tmp_path, "landscape")
+    assert figure.values is not None
+    assert [row[-2:] for row in figure.values()[1]] == [["8", "0.5, an edge"], ["4", "1"], ["3", "2, an edge"]]
+    *_, smooth = drawn(figure).axes
+    (circles,) = (each for each in smooth.get_lines() if each.get_linestyle() == "None")
+    np.testing.assert_array_equal(circles.get_ydata(), [8.0, math.nan, 3.0])
+
+    figure = named(tmp_path, "predictiveness")
+    assert figure.values is not None
+    assert [row[-2:] for row in figure.values()[1]] == [["1", "1 to 4.5"], ["4", "3 to 4"], ["2", "1.5 to 2.5"]]
+    _, smooth = drawn(figure).axes
+    np.testing.assert_allclose(smooth.get_lines()[-1].get_ydata(), [1.0, 4.0, 2.0])
+    assert smooth.get_xlabel() == "distance along the gradient, in steps"
+    write_page(collect([tmp_path]), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "A circle: it is largest at an edge of the range of distances" in page
+    assert "at the nearest point in 1 and at the farthest point in 1 of 3 measurements with BatchNorm." in page
+
+
+def test_beta_that_is_nowhere_finite_can_be_drawn(tmp_path: Path) -> None:
+    record_run(tmp_path, "bn", landscape=[line([1.0, 1.0, math.inf])] * 3)
+    figure = named(tmp_path, "predictiveness")
+    drawn(figure)
+    assert figure.values is not None
+    assert [row[4] for row in figure.values()[1]] == ["2", "1", "not a number"]
 
 
 def test_findings_name_ties_and_pass_over_what_is_not_finite() -> None:

@@ -40,12 +40,17 @@ class MonitorFactory:
 
 
 def scalars(found: dict[str, Result]) -> dict[str, float]:
-    """The finite numbers in the results of probes, as `probe/name`; not those in lists, of layers or of points."""
+    """The finite numbers in the results of probes, as `probe/name`; not those in lists, of layers or of points.
+
+    Yes and no are 1 and 0, such as `landscape/smoothness_at_edge`. A result with a problem has no numbers.
+    """
     numbers: dict[str, float] = {}
     for probe, result in found.items():
+        if result.problem is not None:
+            continue
         computed = [name for name, _ in getmembers(type(result), lambda member: isinstance(member, property))]
         for name in [*(field.name for field in fields(result)), *computed]:
             value = getattr(result, name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            if isinstance(value, int | float) and math.isfinite(value):
                 numbers[f"{probe}/{name}"] = float(value)
     return numbers

@@ -15,6 +15,7 @@ from trimtab.probes.directions import distance_between, filter_normalized, total
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.surface import Surface, differentiate
+from trimtab.records import largest_smoothness, smoothness_by_multiple
 
 VGG_MULTIPLES = tuple(0.5 + 3.5 * i / 7 for i in range(8))
 """Eight points on [1/2, 4], the range of the landscape paper for its VGG networks (App. A.2.2)."""
@@ -63,10 +64,36 @@ class LandscapeResult(Result):
         return _range(self.gradient_changes)
 
     @property
+    def smoothness_by_multiple(self) -> tuple[float, ...]:
+        """β at each of the multiples: the change of the gradient per distance. NaN where the distance is 0."""
+        return smoothness_by_multiple(self.gradient_changes, self.distances)
+
+    @property
     def smoothness(self) -> float:
-        """The effective β: the largest change of the gradient per distance (landscape, Fig. 4c)."""
-        pairs = zip(self.gradient_changes, self.distances, strict=True)
-        return _largest(change / distance for change, distance in pairs if distance > 0)
+        """The effective β: the largest change of the gradient per distance (landscape, Fig. 4c).
+
+        Where the gradient's change levels off with the distance, as it does with BatchNorm, the largest is that of the
+        nearest point: then it tells where the range begins (`smoothness_at_edge`), and β is to be compared multiple by
+        multiple.
+        """
+        return self._largest_smoothness[0]
+
+    @property
+    def smoothness_multiple(self) -> float:
+        """At which multiple β is largest; the one nearest to θ if it is so at several."""
+        return self._largest_smoothness[1]
+
+    @property
+    def smoothness_at_edge(self) -> bool:
+        """Whether that is the nearest or the farthest of the points on its side of θ.
+
+        If so, a point still nearer or farther might have a larger β.
+        """
+        return self._largest_smoothness[2]
+
+    @property
+    def _largest_smoothness(self) -> tuple[float, float, bool]:
+        return largest_smoothness(self.multiples, self.smoothness_by_multiple)
 
     @property
     def lipschitz(self) -> float:
@@ -94,6 +121,9 @@ class LandscapeResult(Result):
             "loss_range": list(self.loss_range),
             "predictiveness_range": list(self.predictiveness_range),
             "smoothness": self.smoothness,
+            "smoothness_by_multiple": list(self.smoothness_by_multiple),
+            "smoothness_multiple": self.smoothness_multiple,
+            "smoothness_at_edge": self.smoothness_at_edge,
             "lipschitz": self.lipschitz,
             "steepest": self.steepest,
         }

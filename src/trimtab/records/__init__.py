@@ -20,6 +20,7 @@ from trimtab.records.events import (
 )
 from trimtab.records.history import RENAMED_SETTINGS, History, find_runs
 from trimtab.records.machine import machine, memory, usable_cores
+from trimtab.records.smoothness import largest_smoothness, smoothness_by_multiple
 
 __all__ = [
     "EVENTS",
@@ -45,11 +46,13 @@ __all__ = [
     "checked",
     "encoded",
     "find_runs",
+    "largest_smoothness",
     "last_step",
     "machine",
     "memory",
     "read_events",
     "shown",
+    "smoothness_by_multiple",
     "usable_cores",
     "whole_file",
 ]

@@ -16,7 +16,8 @@ from trimtab.renamed import renamed_arguments
 from trimtab.report.axes import RC
 from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
 from trimtab.report.formatting import join_words, method_label, network_label, slug
-from trimtab.report.probe_figures import Table, probe_figures
+from trimtab.report.probe_figures import probe_figures
+from trimtab.report.probe_series import Table
 from trimtab.report.report_data import Panel, ReportData, Subject
 from trimtab.report.styles import styles
 

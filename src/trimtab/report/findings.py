@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trimtab.report import landscape
 from trimtab.report.curves import Numbers
 from trimtab.report.formatting import format_number, join_words
 from trimtab.report.probe_series import ProbeSeries
@@ -33,9 +34,33 @@ def compared(claim: str, quantity: str, medians: Mapping[str, float], *, largest
 
 
 def smoothness(runs: Sequence[ProbeSeries], direction: str) -> str:
-    """Of the loss along a direction."""
+    """Of the loss along a direction, and how often the largest β is at an edge of the range."""
     medians = {run.label: median(run.values("smoothness")) for run in runs}
-    return compared(f"The loss is smoothest along {direction}", "median β-smoothness", medians)
+    finding = compared(f"The loss is smoothest along {direction}", "median β-smoothness", medians)
+    parts = []
+    for run in runs:
+        where, edge = landscape.largest_at(run)
+        nearest = np.abs(run.rows("multiples")).min(axis=1) == np.abs(where)
+        ends = {"nearest": int((edge * nearest).sum()), "farthest": int((edge * ~nearest).sum())}
+        told = [f"at the {end} point in {count}" for end, count in ends.items() if count]
+        if told:
+            parts.append(f"{join_words(told)} of {len(where)} measurements with {run.label}")
+    if finding and parts:
+        finding += f" This is the largest β of the range of distances, and at an edge of it: {'; '.join(parts)}."
+    return finding
+
+
+def smoothness_far_away(runs: Sequence[ProbeSeries], direction: str) -> str:
+    """Of the loss at the farthest distance that all runs have."""
+    shared = set.intersection(*(set(run.rows("multiples")[0]) for run in runs))
+    if not shared:
+        return ""
+    far = max(shared)
+    medians = {
+        run.label: median(landscape.smoothness(run)[:, run.rows("multiples")[0].tolist().index(far)]) for run in runs
+    }
+    away = f"{format_number(far)} step{'' if far == 1 else 's'}"
+    return compared(f"{away.capitalize()} along {direction} the loss is smoothest", f"median β at {away}", medians)
 
 
 def shift(runs: Sequence[ProbeSeries]) -> str:

@@ -11,6 +11,7 @@ from trimtab.report.axes import count_ticks, log_scale, spread
 from trimtab.report.curves import Numbers
 from trimtab.report.figure_layout import WIDTH, add_title_and_legend, explain_empty, line_handle, new_figure
 from trimtab.report.formatting import format_exact
+from trimtab.report.landscape import largest_at, quartiles, smoothness
 from trimtab.report.probe_series import ProbeSeries
 from trimtab.report.styles import Dashes, Style
 
@@ -28,7 +29,9 @@ def draw_landscape(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure
     for one in runs:
         _band(loss, one.steps, one.rows("loss_range"), one.style)
         _band(change, one.steps, one.rows("predictiveness_range"), one.style)
-        _line(smooth, one.steps, one.values("smoothness"), one.style)
+        values = one.values("smoothness")
+        _line(smooth, one.steps, values, one.style)
+        _circles(smooth, one.steps, np.where(largest_at(one)[1] > 0, values, np.nan), one.style)
     for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
@@ -36,20 +39,22 @@ def draw_landscape(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure
     return _done(figure, what, where, runs)
 
 
-def draw_predictiveness(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
-    """The change of the gradient against the distance, as medians and quartiles over the steps."""
-    figure = new_figure(3.2, [one.label for one in runs])
-    axes = figure.subplots()
+def draw_by_distance(what: str, where: str, runs: Sequence[ProbeSeries], direction: str) -> Figure:
+    """The change of the gradient and β against the distance, as medians and quartiles over the steps."""
+    figure = new_figure(4.8, [one.label for one in runs])
+    change, smooth = figure.subplots(2, 1, sharex=True)
     for one in runs:
         x = one.rows("multiples")[0]
-        low, middle, high = quartiles(one.rows("gradient_changes"))
-        axes.fill_between(x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
-        for edge in (low, high):
-            axes.plot(x, edge, color=one.style.ink, linewidth=0.5)
-        _line(axes, x, middle, one.style)
-    axes.set_xlabel("distance along the gradient, in steps")
-    axes.set_ylabel("change of gradient")
-    _scale(axes, NOTHING)
+        for axes, rows in ((change, one.rows("gradient_changes")), (smooth, smoothness(one))):
+            low, middle, high = quartiles(rows)
+            axes.fill_between(x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
+            for edge in (low, high):
+                axes.plot(x, edge, color=one.style.ink, linewidth=0.5)
+            _line(axes, x, middle, one.style)
+    for axes, words in ((change, "change of gradient"), (smooth, "β: change / distance")):
+        axes.set_ylabel(words)
+        _scale(axes, NOTHING)
+    smooth.set_xlabel(f"distance along {direction}, in steps")
     return _done(figure, what, where, runs)
 
 
@@ -167,13 +172,6 @@ def layer_name(runs: Sequence[ProbeSeries], layer: int) -> str:
     return f"layer {' / '.join(dict.fromkeys(names))}"
 
 
-def quartiles(rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Of each column, over what is finite."""
-    finite = np.where(np.isfinite(rows), rows, np.nan)
-    low, middle, high = np.nanquantile(finite, (0.25, 0.5, 0.75), axis=0)
-    return low, middle, high
-
-
 def _band(axes: Axes, steps: Numbers, ends: Numbers, style: Style) -> None:
     finite = np.where(np.isfinite(ends), ends, np.nan)
     axes.fill_between(steps, finite[:, 0], finite[:, 1], color=style.ink, alpha=0.25, linewidth=0)
@@ -192,6 +190,10 @@ def _line(axes: Axes, x: Numbers, y: Numbers, style: Style, dashes: Dashes = "-"
         markersize=3,
         markevery=max(1, len(x) // 7),
     )
+
+
+def _circles(axes: Axes, x: Numbers, y: Numbers, style: Style) -> None:
+    axes.plot(x, np.where(np.isfinite(y), y, np.nan), "o", markersize=4, mfc="none", mec=style.ink, mew=0.8)
 
 
 def _steps(axes: Axes, ticks: int = 6) -> None:

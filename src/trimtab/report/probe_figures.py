@@ -13,23 +13,22 @@ from matplotlib.figure import Figure
 from trimtab.probe_registry import PROBES
 from trimtab.report import findings
 from trimtab.report.formatting import format_number
+from trimtab.report.landscape import distance_table, landscape_table
 from trimtab.report.probe_drawing import (
     Group,
+    draw_by_distance,
     draw_histograms,
     draw_landscape,
     draw_layers,
     draw_numbers,
-    draw_predictiveness,
-    quartiles,
 )
-from trimtab.report.probe_series import ProbeSeries, probe_series
+from trimtab.report.probe_series import ProbeSeries, Table, probe_series
 from trimtab.report.report_data import Panel
 from trimtab.report.styles import Style
 
+EDGE = "A circle: it is largest at an edge of the range of distances, so that a wider range may have a larger one."
 MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
-Table = tuple[list[str], list[list[object]]]
-"""Header and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +76,18 @@ def landscape(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure
     yield ProbeFigure(
         f"landscape-{panel.name}",
         "Along the gradient: the range of the loss, the range of the change of the gradient, and the effective "
-        "β-smoothness, the largest change of the gradient over the distance (landscape paper, Figs. 4 and 10).",
+        f"β-smoothness, the largest change of the gradient over the distance (landscape paper, Figs. 4 and 10). {EDGE}",
         partial(draw_landscape, "Loss and its gradient along the gradient", panel.title, runs),
-        partial(_landscape_table, runs),
+        partial(landscape_table, runs),
         findings.smoothness(runs, "the gradient"),
     )
     yield ProbeFigure(
         f"predictiveness-{panel.name}",
-        "How far the gradient has changed at some distance along itself: medians over the steps measured, shades "
-        "between the quartiles (landscape paper, Fig. 11).",
-        partial(draw_predictiveness, "Change of the gradient by distance", panel.title, runs),
-        partial(_predictiveness_table, runs),
+        "How far the gradient has changed at some distance along itself (landscape paper, Fig. 11), and β, this "
+        "change over the distance: medians over the steps measured, shades between the quartiles.",
+        partial(draw_by_distance, "Change of the gradient by distance", panel.title, runs, "the gradient"),
+        partial(distance_table, runs),
+        findings.smoothness_far_away(runs, "the gradient"),
     )
 
 
@@ -96,10 +96,18 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     yield ProbeFigure(
         f"random-{panel.name}",
         "The same along a random direction whose filters are as long as those of the weights (landscape paper, "
-        "Sec. 3.2).",
+        f"Sec. 3.2). {EDGE}",
         partial(draw_landscape, "Loss and its gradient along a random direction", panel.title, runs),
-        partial(_landscape_table, runs),
+        partial(landscape_table, runs),
         findings.smoothness(runs, "a random direction"),
+    )
+    yield ProbeFigure(
+        f"random-predictiveness-{panel.name}",
+        "How far the gradient has changed at some distance along a random direction, and β, this change over the "
+        "distance: medians over the steps measured, shades between the quartiles.",
+        partial(draw_by_distance, "Change of the gradient by random distance", panel.title, runs, "a random direction"),
+        partial(distance_table, runs),
+        findings.smoothness_far_away(runs, "a random direction"),
     )
 
 
@@ -240,25 +248,6 @@ def _layer_count(runs: Sequence[ProbeSeries]) -> int:
 def _evenly_spaced(count: int, wanted: int) -> list[int]:
     """At most so many of the indices below a count."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(wanted, count))})
-
-
-def _landscape_table(runs: Sequence[ProbeSeries]) -> Table:
-    head = ["run", "step", "loss", "least along it", "largest", "least change of gradient", "largest", "β-smoothness"]
-    lines: list[list[object]] = []
-    for run in runs:
-        for step, result in zip(run.steps, run.results, strict=True):
-            ends = (*result["loss_range"], *result["predictiveness_range"])
-            lines.append([run.label, f"{step:.0f}", *map(format_number, (result["loss"], *ends, result["smoothness"]))])
-    return head, lines
-
-
-def _predictiveness_table(runs: Sequence[ProbeSeries]) -> Table:
-    lines: list[list[object]] = []
-    for run in runs:
-        low, middle, high = quartiles(run.rows("gradient_changes"))
-        for x, a, b, c in zip(run.rows("multiples")[0], low, middle, high, strict=True):
-            lines.append([run.label, format_number(x), format_number(b), f"{format_number(a)} to {format_number(c)}"])
-    return ["run", "steps away", "median change of gradient", "quartiles"], lines
 
 
 def _layer_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:

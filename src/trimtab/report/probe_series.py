@@ -10,6 +10,9 @@ from trimtab.report.curves import Numbers
 from trimtab.report.report_data import Curve
 from trimtab.report.styles import Style
 
+Table = tuple[list[str], list[list[object]]]
+"""Header and rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeSeries:

@@ -17,7 +17,7 @@ from trimtab.report.formatting import (
     method_label,
 )
 from trimtab.report.markup import Markup, element, folded, table
-from trimtab.report.probe_figures import Table
+from trimtab.report.probe_series import Table
 from trimtab.report.ranking import cells_by_setting, diverged_count, leaders, methods
 from trimtab.report.report_data import Panel, Subject
 from trimtab.report.run_settings import PANEL_SETTINGS, WITHOUT_EFFECT, differing_settings, format_setting
