@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trimtab.records import History, Probed, find_runs
+from trimtab.records import History, Probed, find_runs, largest_smoothness, smoothness_by_multiple
 
 PARTS = ((0.0, 0.25), (0.25, 0.5), (0.5, 1.0))
 
@@ -29,9 +29,10 @@ def middle(events: Sequence[Probed], number: Callable[[dict[str, Any]], float]) 
 def landscape(runs: Sequence[History]) -> None:
     """Along the gradient."""
     print(
-        "\n| run | steps | loss | largest loss along it | largest change of gradient | over its norm | β-smoothness |"
+        "\n| run | steps | loss | largest loss along it | largest change of gradient | over its norm | β-smoothness | "
+        "at an edge |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for run in runs:
         for part in PARTS:
             events = of(run, "landscape", part)
@@ -44,7 +45,31 @@ def landscape(runs: Sequence[History]) -> None:
                     middle(events, lambda r: r["smoothness"]),
                 )
                 steps = f"{events[0].step} to {events[-1].step}"
-                print(f"| {run.started.settings['method']} | {steps} | {' | '.join(numbers)} |")
+                edges = sum(at_edge(event.result) for event in events)
+                of_all = f"{edges} of {len(events)}"
+                print(f"| {run.started.settings['method']} | {steps} | {' | '.join(numbers)} | {of_all} |")
+    by_multiple(runs)
+
+
+def betas(result: dict[str, Any]) -> tuple[float, ...]:
+    """β at each multiple, also of records that have only what it is made of."""
+    return smoothness_by_multiple(result["gradient_changes"], result["distances"])
+
+
+def at_edge(result: dict[str, Any]) -> bool:
+    """Whether the largest β is at an edge of the range."""
+    return largest_smoothness(result["multiples"], betas(result))[2]
+
+
+def by_multiple(runs: Sequence[History]) -> None:
+    """β at each multiple of the step, in the second half."""
+    multiples = of(runs[0], "landscape", PARTS[-1])[0].result["multiples"]
+    print(f"\n| run | β at {' | '.join(f'{s:g}' for s in multiples)} |")
+    print(f"|---|{'---|' * len(multiples)}")
+    for run in runs:
+        events = of(run, "landscape", PARTS[-1])
+        cells = [middle(events, lambda r, i=i: betas(r)[i]) for i in range(len(multiples))]
+        print(f"| {run.started.settings['method']} | {' | '.join(cells)} |")
 
 
 def shift(runs: Sequence[History]) -> None:

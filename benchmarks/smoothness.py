@@ -11,7 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,8 +41,8 @@ def measured(told: argparse.Namespace, dataset: Dataset, method: str, rate: floa
     probe = Landscape(optimizer=optimizer, multiples=told.multiples)
     generator = torch.Generator().manual_seed(seed)
     found = []
-    endless = batches(dataset.train, told.batch, dataset=dataset, generator=generator)
-    for step, batch in enumerate(islice(endless, told.steps)):
+    passes = (batches(dataset.train, told.batch, dataset=dataset, generator=generator) for _ in count())
+    for step, batch in enumerate(islice(chain.from_iterable(passes), told.steps)):
         if step % told.every == 0 and step >= told.first:
             result = probe(model, loss_fn, batch)
             if result.problem:
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", default="cnn5")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=390, help="a pass over the data has 390")
     parser.add_argument("--first", type=int, default=40, help="step of the first measurement")
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.02])

@@ -53,5 +53,7 @@ if __name__ == "__main__":
     trainer.save_checkpoint("digits.ckpt")  # with the statistics of BNP
     trainer, bnp, monitor = train(loaders, epochs=2, ckpt_path="digits.ckpt")
     print(bnp.reports[0])
-    print(f"smoothness {monitor.results['landscape'].smoothness:.3g}")
+    found = monitor.results["landscape"]
+    edge = ", an edge of the range" if found.smoothness_at_edge else ""
+    print(f"smoothness {found.smoothness:.3g}, {found.smoothness_multiple:g} steps away{edge}")
     print(f"accuracy {trainer.callback_metrics['accuracy']:.3f}")

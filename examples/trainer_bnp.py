@@ -45,5 +45,7 @@ if __name__ == "__main__":
     train(data, steps=50)
     trainer, bnp, monitor = train(data, steps=100, resume_from_checkpoint=True)  # with BNP's, from bnp.pt
     print(bnp.report)
-    print(f"smoothness {monitor.results['landscape'].smoothness:.3g}")
+    found = monitor.results["landscape"]
+    edge = ", an edge of the range" if found.smoothness_at_edge else ""
+    print(f"smoothness {found.smoothness:.3g}, {found.smoothness_multiple:g} steps away{edge}")
     print(f"loss {trainer.evaluate()['eval_loss']:.3f}")

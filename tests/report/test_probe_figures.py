@@ -125,7 +125,7 @@ def test_beta_by_distance_of_records_that_do_not_have_it(tmp_path: Path) -> None
     assert smooth.get_xlabel() == "distance along the gradient, in steps"
     write_page(collect([tmp_path]), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "A circle: it is largest at an edge of the range of distances" in page
+    assert "An open circle: it is largest at an edge of the range of distances" in page
     assert "at the nearest point in 1 and at the farthest point in 1 of 3 measurements with BatchNorm." in page
 
 

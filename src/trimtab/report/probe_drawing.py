@@ -193,7 +193,7 @@ def _line(axes: Axes, x: Numbers, y: Numbers, style: Style, dashes: Dashes = "-"
 
 
 def _circles(axes: Axes, x: Numbers, y: Numbers, style: Style) -> None:
-    axes.plot(x, np.where(np.isfinite(y), y, np.nan), "o", markersize=4, mfc="none", mec=style.ink, mew=0.8)
+    axes.plot(x, np.where(np.isfinite(y), y, np.nan), "o", markersize=6.5, mfc="none", mec=style.ink, mew=0.7)
 
 
 def _steps(axes: Axes, ticks: int = 6) -> None:

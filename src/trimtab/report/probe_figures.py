@@ -26,7 +26,7 @@ from trimtab.report.probe_series import ProbeSeries, Table, probe_series
 from trimtab.report.report_data import Panel
 from trimtab.report.styles import Style
 
-EDGE = "A circle: it is largest at an edge of the range of distances, so that a wider range may have a larger one."
+EDGE = "An open circle: it is largest at an edge of the range of distances, and a wider range may have a larger one."
 MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
 
@@ -105,7 +105,7 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
         f"random-predictiveness-{panel.name}",
         "How far the gradient has changed at some distance along a random direction, and β, this change over the "
         "distance: medians over the steps measured, shades between the quartiles.",
-        partial(draw_by_distance, "Change of the gradient by random distance", panel.title, runs, "a random direction"),
+        partial(draw_by_distance, "Change along a random direction", panel.title, runs, "a random direction"),
         partial(distance_table, runs),
         findings.smoothness_far_away(runs, "a random direction"),
     )
