@@ -186,7 +186,14 @@ class TestCommand:
         out = tmp_path / "out"
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with subprocess.Popen(
-                [*command, "out"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+                [*command, "out"],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGINT, signal.SIG_DFL
+                ),  # ignored if tests run in the background
             ) as process:
                 before = len(list(out.glob(f"runs/*/{EVENTS}")))
                 while len(list(out.glob(f"runs/*/{EVENTS}"))) == before and process.poll() is None:

@@ -3,6 +3,7 @@
 import os
 import platform
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -131,6 +132,8 @@ class RayPool:
 
 def _train(task: Task, threads: int, mark: str) -> Outcome | Failure | None:
     """What a task does on its node; None if it was interrupted."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; Ray cancels a task by this signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(threads)
     node, runs = platform.node(), task.folder.parent
     seen = None
