@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 
 help:
 	@echo 'make demo      train small networks with and without BNP, print a table, write a page (about 2 minutes)'
-	@echo 'make test      the test suite (about 6 minutes on two cores)'
+	@echo 'make test      the test suite (about 5 minutes on two cores)'
 	@echo 'make test-slow the slow tests (a few minutes more); make test-all: both'
 	@echo 'make test-versions  the tests that depend on torch, with several versions of it (downloads gigabytes; an hour)'
 	@echo 'make lint      ruff, mypy, the import contract'

@@ -98,6 +98,7 @@ def has_trained(run: Path) -> Callable[[], bool]:
     return lambda: records.exists() and b'"trained"' in records.read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     words = ["train", *SMALL, "--method", "bnp", "--steps", "20"]
     done = Torchrun(2, *words, "--out", "two", folder=tmp_path).end()
