@@ -143,7 +143,8 @@ def test_calls_of_one_module_count_together() -> None:
         first = model.shared(batch["x"])
         both = torch.cat([first, model.shared(torch.tanh(first))])
     assert shared.layer == "shared" and shared.values == both.numel()
-    assert shared.mean == pytest.approx(float(both.mean()), abs=1e-6) and shared.high == pytest.approx(float(both.max()))
+    assert shared.mean == pytest.approx(float(both.mean()), abs=1e-6)
+    assert shared.high == pytest.approx(float(both.max()))
 
 
 def test_which_layers() -> None:
