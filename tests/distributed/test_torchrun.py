@@ -176,7 +176,7 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
     words = ["train", "--network", "small-mlp", "--method", "bn", "--batch-size", "5", "--quiet", "--out", "run"]
     done = Torchrun(3, *words, folder=tmp_path).end()
     assert done.status != 0
-    assert done.statuses == {2}
+    assert {2} <= done.statuses <= {2, -signal.SIGTERM}
     assert [line for line in done.sentences if "needs more than one value" in line] == done.sentences[1:]
     assert len(done.sentences) == 2, done.sentences  # the first one says by which samples bn normalizes
     assert list(tmp_path.iterdir()) == []
@@ -205,7 +205,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
     words = ["train", *SMALL, "--method", "vanilla", "--steps", "20", "--quiet", "--out", "run"]
     done = Torchrun(2, *words, folder=tmp_path, preexec_fn=limit).end()
-    assert done.statuses == {1}
+    assert {1} <= done.statuses <= {1, -signal.SIGTERM}
     assert len(done.sentences) == 1
     assert "cannot write to" in done.sentences[0]
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
@@ -216,7 +216,7 @@ def test_divergence_is_a_verdict_of_all(tmp_path: Path) -> None:
     words = ["train", *SMALL[:-2], "--lr", "1e9", "--method", "vanilla", "--quiet", "--out", "run"]
     done = Torchrun(2, *words, folder=tmp_path).end()
     assert done.out.count("Diverged at step") == 1
-    assert done.statuses == {3}
+    assert {3} <= done.statuses <= {3, -signal.SIGTERM}
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_what_is_refused_is_refused_once(words: list[str], sentence: str, tmp_pa
     assert done.out == ""
     assert len(done.sentences) == 1, done.err
     assert sentence in done.sentences[0]
-    assert done.statuses == {2}
+    assert {2} <= done.statuses <= {2, -signal.SIGTERM}  # torchrun may end a process before it ends itself
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,8 +52,8 @@ def pool() -> Iterator[RayPool]:
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> list[Task]:
-    """Two runs that take seconds."""
-    grid = replace(GRID, validation=None, methods=("bnp",), batch_sizes=(2,), epochs={2: 4})
+    """Two runs that take many seconds, so that they are under way whenever a test looks for them."""
+    grid = replace(GRID, validation=None, methods=("bnp",), batch_sizes=(2,), epochs={2: 6})
     (place,) = setups(grid, load("digits"))
     return [Task(planned, tmp_path / "runs" / planned.name, "c", CPU, None) for planned in place.tuning()]
 
@@ -65,8 +66,17 @@ def losses(folder: Path) -> list[float]:
 def workers(name: str = "ray::_train") -> list[int]:
     import psutil
 
-    found = [(process.pid, process.cmdline()) for process in psutil.Process().children(recursive=True)]
-    return [pid for pid, words in found if words and words[0].startswith(name)]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            words = process.cmdline()
+            found += [process.pid] if words and words[0].startswith(name) else []
+    return found
+
+
+def kill_hard(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(pid, signal.SIGKILL)
 
 
 def assert_as_alone(task: Task, tmp_path: Path) -> None:
@@ -110,7 +120,7 @@ class TestOnRay:
             if not killed and step > stopped.step:
                 killed.extend(workers())
                 for pid in killed:
-                    os.kill(pid, signal.SIGKILL)
+                    kill_hard(pid)
 
         ((_, outcome),) = pool.run([task], kill_once)
         assert killed and outcome.last is not None
@@ -125,7 +135,7 @@ class TestOnRay:
             if not killed:
                 killed.extend(workers())
                 for pid in killed:
-                    os.kill(pid, signal.SIGKILL)
+                    kill_hard(pid)
 
         assert len(list(pool.run(tasks, kill_all))) == 2 and killed
         for task in tasks:
@@ -134,7 +144,7 @@ class TestOnRay:
     def test_a_worker_that_dies_twice_is_told(self, pool: RayPool, tasks: list[Task]) -> None:
         def kill(task: Task, step: int) -> None:
             for pid in workers():
-                os.kill(pid, signal.SIGKILL)
+                kill_hard(pid)
 
         with pytest.raises(TrainingFailed, match=r"small-mlp-bnp-.* died twice"):
             list(pool.run(tasks[:1], kill))
