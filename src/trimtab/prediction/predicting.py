@@ -170,7 +170,7 @@ def predict(
         notes += ["White inputs are assumed; with inputs of yours it is measured."] if inputs is None else []
         if word == "batch" and has_batch_statistics(model):
             notes.append(
-                "In train mode mean field was between 0.5 and 1.5 of what was measured in some networks (deep or "
+                "In train mode mean field was between 0.5 and 1.6 of what was measured in some networks (deep or "
                 "residual ones, activations other than ReLU, small batches); measure=True measures."
             )
     count = len(inputs) if samples is None and inputs is not None else samples
