@@ -125,14 +125,15 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(
             "λ_max does not fit into single precision: --gamma, --sigma-w2 or --sigma-b2 are too large"
         ) from error
+    if drawn:
+        note = "The inputs were white noise; --data names a data set to measure on."
+        prediction = replace(prediction, notes=(*prediction.notes, note))
     if options.json:
         named = {"network": options.network, "norm": options.norm, "data": options.data, "seed": options.seed}
         print(json.dumps({**named, **prediction.to_dict()}, indent=2))
     else:
-        lines = str(prediction).splitlines()
-        lines += ["Note: The inputs were white noise; --data names a data set to measure on."] if drawn else []
         width = shutil.get_terminal_size().columns
-        for line in lines:
+        for line in str(prediction).splitlines():
             print(textwrap.fill(line, width, subsequent_indent="    ", replace_whitespace=False) if line else line)
     return 0
 

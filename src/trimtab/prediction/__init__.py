@@ -2,5 +2,6 @@
 
 from trimtab.prediction.measuring import Measurement, measure_lambda_max
 from trimtab.prediction.predicting import Prediction, predict
+from trimtab.prediction.seen import SeenInTraining
 
-__all__ = ["Measurement", "Prediction", "measure_lambda_max", "predict"]
+__all__ = ["Measurement", "Prediction", "SeenInTraining", "measure_lambda_max", "predict"]

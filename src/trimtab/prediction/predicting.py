@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trimtab.norms.statistics import Statistics, canonical_statistics
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import Measurement, has_batch_statistics, measure_lambda_max, relative
+from trimtab.prediction.seen import NOT_SEEN, SeenInTraining, seen_in_training
 from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
@@ -35,6 +36,7 @@ class Prediction:
         terms: What each layer adds in mean field, for one output and ½‖f − y‖².
         unseen: A sentence for each property of the model that mean field leaves out.
         notes: What else is to be known of the numbers.
+        batch_norm: Whether some layer of the model normalizes by the statistics of the batch.
     """
 
     kind: Literal["measured", "predicted"]
@@ -49,6 +51,7 @@ class Prediction:
     terms: dict[str, float]
     unseen: tuple[str, ...]
     notes: tuple[str, ...]
+    batch_norm: bool
 
     @property
     def max_learning_rate(self) -> float:
@@ -60,14 +63,25 @@ class Prediction:
         """Half of the largest one (the footnote to eq. 7)."""
         return self.max_learning_rate / 2
 
+    @property
+    def seen_in_training(self) -> SeenInTraining | None:
+        """At which multiples of `max_learning_rate` small networks were seen to rise and to fail.
+
+        None if that was not looked at: for a loss of your own, one output, and BatchNorm that is not in train mode.
+        """
+        if self.outputs == "one" or (self.batch_norm and self.statistics != "batch"):
+            return None
+        return seen_in_training(self.loss, self.momentum, "batch" if self.batch_norm else "none")
+
     def to_dict(self) -> dict[str, Any]:
         """All results, for JSON; an infinite learning rate is None."""
         rates = {name: getattr(self, name) for name in ("max_learning_rate", "optimal_learning_rate")}
         finite = {name: rate if math.isfinite(rate) else None for name, rate in rates.items()}
-        return {**asdict(self), **finite}
+        seen = self.seen_in_training
+        return {**asdict(self), **finite, "seen_in_training": None if seen is None else asdict(seen)}
 
     def __str__(self) -> str:
-        """What it is for, the eigenvalue, the learning rates, what each layer adds, and what is left out."""
+        """What it is for, the eigenvalue, the rates, what each layer adds, what is left out, and what was seen."""
         outputs = "all outputs" if self.outputs == "all" else "one output"
         lines = [f"For {self.loss}, {outputs}, {MODES[self.statistics]}, momentum {self.momentum:g}:"]
         rows = []
@@ -95,6 +109,8 @@ class Prediction:
         if self.unseen:
             lines += ["Mean field leaves out:", *(f"- {sentence}" for sentence in self.unseen)]
         lines += [f"Note: {sentence}" for sentence in self.notes]
+        if math.isfinite(self.max_learning_rate):
+            lines.append(str(self.seen_in_training or NOT_SEEN))
         return "\n".join(lines)
 
 
@@ -204,6 +220,7 @@ def predict(
         terms={} if isinstance(field, str) else field.terms,
         unseen=(field,) if isinstance(field, str) else field.unseen,
         notes=tuple(notes),
+        batch_norm=has_batch_statistics(model),
     )
 
 
