@@ -130,13 +130,14 @@ def summary(all_rows: Sequence[Row]) -> list[str]:
     heads = ("", "cases", "flagged", "unflagged within 0.9–1.1", "outside 0.8–1.25", "median", "from, to")
     lines = [f"| {' | '.join((*heads, 'flagged within 0.9–1.1', 'all within 0.9–1.1'))} |", "|" + "---|" * 9]
     lines.append(_line("all", all_rows))
-    groups: list[tuple[str, ...]] = [("target",), ("family",), ("data",), ("mode",), ("family", "mode", "target")]
-    groups.insert(4, ("family", "data"))
-    for names in groups:
+    groups = ("target", "family", "data", "mode", "family data", "data target", "family mode target")
+    for names in map(str.split, groups):
         kinds = sorted({tuple(getattr(row, name) for name in names) for row in all_rows})
         for kind in kinds:
             some = [row for row in all_rows if tuple(getattr(row, name) for name in names) == kind]
-            lines.append(_line(" ".join(kind), some))
+            lines.append(
+                _line(" ".join({"all": "all outputs", "one": "one output"}.get(word, word) for word in kind), some)
+            )
     return lines
 
 

@@ -1,9 +1,10 @@
 """The benchmark of mean field against drawn networks: its own measurement, its drawing, its files."""
 
+import contextlib
 import copy
 import importlib
+import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -163,11 +164,17 @@ def test_parts_of_the_work_are_all_of_it() -> None:
 
 
 def run(folder: Path, command: str, *options: str) -> str:
-    line = [sys.executable, str(BENCHMARKS / "meanfield_cross.py"), command, "--folder", str(folder)]
-    line += ["--family", "dense", "--networks", "4", "--data", "white,mnist", "--samples", "8", *options]
-    done = subprocess.run(line, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    line = ["meanfield_cross.py", command, "--folder", str(folder), "--only", "3,8", "--data", "white,mnist"]
+    told = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(told),
+        torch.random.fork_rng(),
+    ):
+        patch.setattr(sys, "argv", [*line, "--samples", "8", *options])
+        patch.syspath_prepend(str(BENCHMARKS))
+        module("meanfield_cross").main()
+    return told.getvalue()
 
 
 @pytest.fixture
