@@ -143,6 +143,14 @@ def measurements(folder: Path) -> dict[tuple[Any, ...], list[list[float]]]:
     return found
 
 
+def standard_error(values: list[list[float]]) -> float:
+    """The largest standard error of the three means, as a share of the mean; infinite for fewer than two draws."""
+    if len(values) < 2:
+        return float("inf")
+    deviation = np.std(values, 0, ddof=1) / np.mean(values, 0)
+    return float(deviation.max() / np.sqrt(len(values)))
+
+
 def measure(some: list[Case], folder: Path, options: argparse.Namespace) -> None:
     """Measure the draws that are not there yet."""
     pool = dict(np.load(folder / "inputs.npz"))
@@ -151,9 +159,11 @@ def measure(some: list[Case], folder: Path, options: argparse.Namespace) -> None
     device = torch.device(options.device)
     for case in some:
         values = list(kept.get(tuple(case.key.values()), ()))
-        missing = range(len(values), options.draws)
+        had = len(values)
         start = time.perf_counter()
-        for number in missing:
+        for number in range(had, max(options.draws, options.most)):
+            if number >= options.draws and standard_error(values) <= options.error:
+                break
             if time.perf_counter() - begin > options.limit_seconds:
                 print("out of time", flush=True)
                 return
@@ -161,9 +171,9 @@ def measure(some: list[Case], folder: Path, options: argparse.Namespace) -> None
             x = inputs_of(case, pool, number).to(device)
             found = eigenvalues(model, x, frozen=case.mode == "frozen", memory=options.memory * 1e9)
             values.append([getattr(found, target) for target in TARGETS])
-        if not missing:
+        if len(values) == had:
             continue
-        each = (time.perf_counter() - start) / len(missing)
+        each = (time.perf_counter() - start) / (len(values) - had)
         record = {**case.key, "values": values, "seconds": round(each, 4), "device": device.type}
         append(folder / f"measured{options.part}.jsonl", record)
         mean = np.mean(values, 0)
@@ -223,6 +233,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", default=",".join(DATA))
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--most", type=int, default=0, help="draws while the standard error is above --error")
+    parser.add_argument("--error", type=float, default=0.02)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory", type=float, default=2.0, help="GB that the gradients of a chunk may take")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))

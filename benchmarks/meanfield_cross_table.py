@@ -77,7 +77,7 @@ def rows(cases: Sequence[Case], options: argparse.Namespace) -> list[Row]:
     found = []
     for case in cases:
         key = tuple(case.key.values())
-        values = np.array(measured.get(key, [])[: options.draws])
+        values = np.array(measured.get(key, []))
         for number, target in enumerate(TARGETS):
             told = predicted.get((*key, target))
             if told is None or len(values) < 2:

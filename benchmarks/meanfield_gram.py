@@ -5,6 +5,7 @@ layers, each of which needs the gradients with respect to its outputs only: thos
 products of these with its inputs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,14 +79,14 @@ def gram_matrix(model: nn.Module, x: Tensor, *, frozen: bool, memory: float = 2e
     batch_norms = [one for one in layers if isinstance(one, nn.BatchNorm1d | nn.BatchNorm2d)]
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
-        for layer in batch_norms if frozen else ():
-            layer.forward = _frozen(layer)  # type: ignore[method-assign]
+        for norm in batch_norms if frozen else ():
+            norm.forward = _frozen(norm)  # type: ignore[method-assign, assignment]
         f = model(x)
     finally:
         for hook in hooks:
             hook.remove()
-        for layer in batch_norms if frozen else ():
-            del layer.forward
+        for norm in batch_norms if frozen else ():
+            del norm.forward
     n, c = f.shape
     coupled = bool(batch_norms) and not frozen
     # Without coupling a sum over samples has each sample's own gradient in that sample's part.
@@ -116,13 +117,13 @@ def gram_matrix(model: nn.Module, x: Tensor, *, frozen: bool, memory: float = 2e
     return gram, f.detach()
 
 
-def _frozen(layer: nn.Module) -> object:
+def _frozen(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         over = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         mean, variance = x.detach().mean(over), x.detach().var(over, correction=0)
-        normalized = (x - mean.view(shape)) / (variance + layer.eps).sqrt().view(shape)  # type: ignore[operator]
-        return normalized * layer.weight.view(shape) + layer.bias.view(shape)  # type: ignore[operator, union-attr]
+        normalized = (x - mean.view(shape)) / (variance + layer.eps).sqrt().view(shape)
+        return normalized * layer.weight.view(shape) + layer.bias.view(shape)
 
     return forward
 
@@ -136,7 +137,7 @@ def _prepare(layer: nn.Module, x: Tensor, coupled: bool) -> Tensor:
         return torch.linalg.qr(x.T.double())[1].T.to(x) if coupled and x.shape[1] > len(x) else x
     if isinstance(layer, nn.Conv2d):
         assert layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        windows = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+        windows = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
         windows = windows.transpose(1, 2)
         return windows if layer.bias is None else torch.cat([windows, torch.ones_like(windows[..., :1])], 2)
     if not isinstance(layer, NORMS):

@@ -261,7 +261,7 @@ def _work(text: str, shape: Shape) -> float:
 
     def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
-        total += 2.0 * output.numel() * module.weight[0].numel()  # type: ignore[index, operator]
+        total += 2.0 * output.numel() * module.weight[0].numel()  # type: ignore[index]
 
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         model = build(json.loads(text), shape, 0).eval()

@@ -207,7 +207,10 @@ def test_a_measurement_goes_on_where_it_was_stopped(folder: Path, tmp_path_facto
     run(straight, "measure", "--draws", "3")
     assert values(folder) == values(straight)
     assert run(folder, "measure", "--draws", "3") == ""
-    assert "out of time" in run(folder, "measure", "--draws", "4", "--limit-seconds", "0")
+    run(folder, "measure", "--draws", "3", "--most", "5", "--error", "0")
+    assert {len(one) for one in values(folder).values()} == {5}
+    assert run(folder, "measure", "--draws", "3", "--most", "6", "--error", "9") == ""
+    assert "out of time" in run(folder, "measure", "--draws", "6", "--limit-seconds", "0")
 
 
 def test_predictions_are_put_beside_measurements(folder: Path) -> None:
