@@ -61,22 +61,22 @@ class _Averages:
         addresses: Where they are; one is 0 if a tensor is not as the kernels expect.
         columns: How many statistics.
         dtype: Their type.
+        itemsize: The bytes of one of them.
         device: Where they are.
-        on_cpu: Whether that is the CPU.
         about: What the packed part is about.
         packed: That part.
     """
 
-    __slots__ = ("about", "addresses", "columns", "device", "dtype", "on_cpu", "packed", "tensors")
+    __slots__ = ("about", "addresses", "columns", "device", "dtype", "itemsize", "packed", "tensors")
 
     def __init__(self, running: RunningAverage) -> None:
         """Of a layer's averages as they are now."""
         mean = running.mean
         self.tensors, self.columns = tuple(running.tensors().values()), mean.numel()
-        self.dtype, self.device, self.on_cpu = mean.dtype, mean.device, mean.is_cpu
+        self.dtype, self.itemsize, self.device = mean.dtype, mean.dtype.itemsize, mean.device
         kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
         sizes = (self.columns, self.columns, 1, 1, 1)
-        self.addresses = [_address(*each, self) for each in zip(self.tensors, sizes, kinds, strict=True)]
+        self.addresses = [_address(*each, self.device) for each in zip(self.tensors, sizes, kinds, strict=True)]
         self.about: tuple[Any, ...] = ()
         self.packed = _NONE
 
@@ -119,51 +119,52 @@ def record(step: LayerStep) -> bytes:
     averages: _Averages | None = step.memo.get("record")
     if averages is None or not averages.are_those_of(step.running):
         averages = step.memo["record"] = _Averages(step.running)
-    weight, bias, dtype, columns = step.weight, step.bias, averages.dtype, averages.columns
+    weight, bias, rows = step.weight, step.bias, step.rows
+    columns, dtype, device = averages.columns, averages.dtype, averages.device
     groups, outputs, inputs, sites = step.shape
-    weight_at = _address(weight, groups * outputs * inputs * sites, dtype, averages, dense=False)
+    weight_at = _address(weight, groups * outputs * inputs * sites, dtype, device, dense=False)
     sites_last = weight_at != 0 and weight.is_contiguous()
     if not weight_at or not (sites_last or (columns == groups * inputs and is_channels_last(weight))):
         return _NONE
     bias_at = 0
-    if bias is not None and not (bias_at := _address(bias, groups * outputs, dtype, averages)):
+    if bias is not None and not (bias_at := _address(bias, groups * outputs, dtype, device)):
         return _NONE
-    rows = step.rows
     batch, variance_at = (0, 0, 0), 0
     if isinstance(rows, RowSums):
-        mean_at = _address(rows.sums, COUNTS + 2 * columns, torch.float64, averages)
+        mean_at = _address(rows.sums, COUNTS + 2 * columns, torch.float64, device)
     else:
         if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
             step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
-        moments = rows.moments
-        if type(moments.count) is not int or type(rows.samples) is not int or type(rows.outputs) is not int:
-            return _NONE
-        batch = moments.count, rows.samples, rows.outputs
+        moments, samples, positions = rows.moments, rows.samples, rows.outputs
         if type(moments) is BufferMoments and moments.address:
             layout = moments.layout
-            if layout.columns != columns or layout.result is not dtype or layout.device != averages.device:
+            if layout.columns != columns or layout.result is not dtype or layout.device != device:
                 return _NONE
+            count: Any = layout.count
             mean_at = moments.address
-            variance_at = mean_at + columns * dtype.itemsize
+            variance_at = mean_at + columns * averages.itemsize
         else:
-            mean_at = _address(moments.mean, columns, dtype, averages)
-            variance_at = _address(moments.variance, columns, dtype, averages)
+            count = moments.count
+            mean_at = _address(moments.mean, columns, dtype, device)
+            variance_at = _address(moments.variance, columns, dtype, device)
             if not variance_at:
                 return _NONE
-    if not mean_at or (weight_at | bias_at | mean_at | variance_at) % dtype.itemsize:
+        if type(count) is not int or type(samples) is not int or type(positions) is not int:
+            return _NONE
+        batch = count, samples, positions
+    if not mean_at or (weight_at | bias_at | mean_at | variance_at) % averages.itemsize:
         return _NONE  # numbers that do not begin where a processor expects it
     staying = averages.pack(step, sites_last, batch)
     return _MOVING.pack(weight_at, bias_at, mean_at, variance_at) + staying if staying else _NONE
 
 
-def _address(tensor: Tensor, numel: int, dtype: torch.dtype, averages: _Averages, dense: bool = True) -> int:
-    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on the device of the averages."""
+def _address(tensor: Tensor, numel: int, dtype: torch.dtype, device: torch.device, dense: bool = True) -> int:
+    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on a device."""
     if (
         type(tensor) is not Tensor
         or tensor.layout is not torch.strided
         or tensor.dtype is not dtype
-        or tensor.is_cpu is not averages.on_cpu
-        or (not averages.on_cpu and tensor.device != averages.device)
+        or tensor.device != device
         or tensor.numel() != numel
         or tensor.is_neg()
         or (dense and not tensor.is_contiguous())

@@ -60,7 +60,7 @@ class Call:
 
     def _transposition(self) -> Any:
         """The node of the transposition of the weight, of which Linear makes one in each call; None without one."""
-        for node, _ in self.node.next_functions:
+        for node, _ in reversed(self.node.next_functions):  # the weight is the last operand
             if node is not None and node.name() == "TBackward0":
                 leaf = node.next_functions[0][0]
                 if leaf is not None and getattr(leaf, "variable", None) is self.weight:
