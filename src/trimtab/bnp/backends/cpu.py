@@ -126,9 +126,10 @@ class _CpuLayout(InputLayout):
         if (threads := get_num_threads()) != self._threads:
             self._arguments = _INPUTS.pack(*self.sizes, _PARALLEL or 0, threads)
             self._threads = threads
-        if self._kernel(address, place[2], self._arguments):
+        buffer, first, found_at = place
+        if self._kernel(address, found_at, self._arguments):
             return None
-        return BufferMoments(self, None, *place)
+        return BufferMoments(self, None, buffer, first, found_at)
 
     def _new_place(self) -> tuple[Tensor, int, int] | None:
         """Where the next moments go: a buffer, the first of its entries that is theirs, and the address of that.

@@ -267,11 +267,11 @@ class ObservedLayer(KnownLayer):
             fitted = self._fitted(weight, rows, known)
             if fitted is None:
                 return None
-            rows = fitted
-        assert self.running is not None
+            rows, running = fitted, self.running
+            assert running is not None
         bias = self.trained_bias(parameters)
         bias_grad, by_output = None if bias is None else bias.grad, self.kind.view is output_first
-        return LayerStep(self.name, grad, bias_grad, rows, self.running, self.view, known[2], by_output, self._memo)
+        return LayerStep(self.name, grad, bias_grad, rows, running, self.view, known[2], by_output, self._memo)
 
     def _fitted(self, weight: nn.Parameter, rows: Rows | RowSums, known: KnownShape) -> Rows | RowSums | None:
         """The rows on the weight's device, and running averages for them; None, and a problem, if they do not fit."""
