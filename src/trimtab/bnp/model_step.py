@@ -86,7 +86,7 @@ class ModelStep:
                 continue
             if parameters is not None and id(weight) not in parameters:
                 continue
-            rows = layer.pending if everywhere is None else everywhere[layer]
+            rows = layer.pending() if everywhere is None else everywhere[layer]
             step = layer.step(weight, grad, rows, parameters)
             if step is None:
                 unseen.append(layer)

@@ -115,7 +115,7 @@ class Exchange:
             return None
         if self.joinable is not None and not _torch.is_compiling() and (joinable := self.joinable()) is not None:
             Join.notify_join_context(joinable)
-        return self.exchange(layers, [layer.pending for layer in layers.values()], sharded)
+        return self.exchange(layers, [layer.pending() for layer in layers.values()], sharded)
 
     def exchange(
         self, layers: Layers, rows: Sequence[Any], sharded: ShardedStep | None = None

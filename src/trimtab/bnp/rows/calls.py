@@ -107,10 +107,10 @@ class OpenCalls:
         """The call of the model is over, with these outputs."""
         self._thread = 0
         for y in outputs:
-            node = y.grad_fn
-            for call in self._calls:
-                if node is not None and call.node is node:
-                    call.expect_to_be_first()
+            if (node := y.grad_fn) is not None:
+                for call in self._calls:
+                    if call.node is node:
+                        call.expect_to_be_first()
 
     def keep(self, call: Call) -> bool:
         """Whether a call may be known by its node: not within a backward or outside a call of the model."""

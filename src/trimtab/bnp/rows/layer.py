@@ -185,29 +185,27 @@ class ObservedLayer(KnownLayer):
 
     # ---- The step ----------------------------------------------------------------------------------------------------
 
-    @property
     def pending(self) -> Rows | RowSums | None:
         """All rows whose gradient is in weight.grad, pooled.
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows = self.books.accumulated
+        rows = self.books.accumulated()
         if self._compiled.arrived and (weight := self.weight) is not None:
             compiled = self._compiled.rows(weight)
             return compiled if compiled is None or rows is None else compiled.rows().merge(rows)
-        return self.handed_out if rows is None else rows
+        return self.books.handed_out() if rows is None else rows
 
-    @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        return self.books.handed_out
+        return self.books.handed_out()
 
     @property
     def columns(self) -> torch.Size:
         """The shape of the layer's statistics; (0,) as long as it cannot be known."""
         if self.running is not None:
             return self.running.mean.shape
-        if (rows := self.pending) is not None:
+        if (rows := self.pending()) is not None:
             return rows.shape if isinstance(rows, RowSums) else rows.moments.shape
         weight = self.weight
         shape = None if weight is None or isinstance(weight, nn.UninitializedParameter) else self.shape(weight)

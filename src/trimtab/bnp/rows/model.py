@@ -133,12 +133,13 @@ class ObservedModel:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if _torch.is_compiling():
             return
-        if self._observation.backends.waiting:
-            self._observation.backends.flush()
-        self._observation.open_calls.begin()
-        if self._contents is None or self._contents.modules_changed():
-            self._contents = self._find_layers()
-        if self._contents.forwards_changed():
+        observation, contents = self._observation, self._contents
+        if observation.backends.waiting:
+            observation.backends.flush()
+        observation.open_calls.begin()
+        if contents is None or contents.modules_changed():
+            contents = self._contents = self._find_layers()
+        if contents.forwards_changed():
             for layer in self.layers.values():
                 layer.hooks.refresh()
 
