@@ -5,6 +5,7 @@ Here each of them is replaced in the middle of training, and the plain way, whic
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch import nn
 
 import trimtab
 from tests.bnp.helpers import gradients, statistics
+from tests.bnp.test_record import kernel_moments, layer_step
 from trimtab.bnp.algorithm.averages import RunningAverage
+from trimtab.bnp.algorithm.moments import Rows
+from trimtab.bnp.backends.record import record
 
 Change = Callable[[nn.Sequential, trimtab.BNP], Any]
 
@@ -67,6 +71,19 @@ def other_kernel(model: nn.Sequential, _: trimtab.BNP) -> None:
     model[0].padding, model[0].kernel_size = (2, 2), (5, 5)
 
 
+def as_many_numbers(model: nn.Sequential, _: trimtab.BNP) -> None:
+    """One group of four inputs and two outputs in the place of two groups of two and two."""
+    model[0].weight.data = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    model[0].bias, model[0].groups = None, 1
+    model[0].register_forward_hook(lambda layer, args, y: torch.cat([y, y], 1))
+
+
+def averages_of_another_type(_: nn.Sequential, bnp: trimtab.BNP) -> None:
+    running = bnp._observed.layers["3"].running
+    assert running is not None
+    running.to(torch.device("cpu"), torch.float64)
+
+
 def frozen(index: int, name: str) -> Change:
     return lambda model, _: getattr(model[index], name).requires_grad_(False)
 
@@ -92,6 +109,7 @@ CHANGES: dict[str, Change] = {
     "other data of a bias": data(3, "bias", lambda x: x + 1),
     "another kernel": other_kernel,
     "other groups": other_groups,
+    "as many numbers in another shape": as_many_numbers,
     "a frozen weight": frozen(3, "weight"),
     "a frozen bias": frozen(3, "bias"),
     "no bias": without_bias,
@@ -102,6 +120,7 @@ CHANGES: dict[str, Change] = {
     "a gradient to be negated": gradient(3, "weight", torch._neg_view),
     "a bias's gradient with gaps": gradient(3, "bias", lambda x: x.repeat_interleave(2)[::2]),
     "averages that were loaded": loaded,
+    "averages of another type": averages_of_another_type,
     "another type": lambda model, bnp: model.double(),
     **{f"another {name} of the averages": average(name) for name in RunningAverage.NAMES},
 }
@@ -121,6 +140,8 @@ def test_a_change_in_the_middle_of_training(name: str, options: dict[str, Any]) 
                     CHANGES[name](model, bnp)
                 size = 5 if step == 6 else 8
                 x = torch.randn(size, 4, 4, 4, generator=torch.Generator().manual_seed(step))
+                if step == 5:
+                    x[0] = torch.inf  # which is counted, too
                 model.zero_grad()
                 model(x.to(model[5].weight.dtype)).square().mean().backward()
                 try:
@@ -135,4 +156,27 @@ def test_a_change_in_the_middle_of_training(name: str, options: dict[str, Any]) 
         if isinstance(fast, str):
             assert fast == plain
         else:
-            torch.testing.assert_close(fast, plain)
+            torch.testing.assert_close(fast, plain, equal_nan=True)
+
+
+def test_a_weight_that_gets_another_shape_after_the_backward() -> None:
+    layer = nn.Linear(6, 4)
+    with trimtab.BNP(layer) as bnp:
+        for _ in range(3):
+            layer(torch.randn(8, 6)).sum().backward()
+            bnp.step()
+        layer(torch.randn(8, 6)).sum().backward()
+        layer.weight.data = torch.ones(4, 3)
+        layer.weight.grad = torch.ones(4, 3)
+        with pytest.warns(trimtab.TrimtabWarning, match="its rows have columns of shape"):
+            bnp.step()
+        assert (layer.weight.grad == 1).all()
+
+
+def test_moments_of_other_columns_for_the_same_averages() -> None:
+    """The kernels read as many numbers as there are averages."""
+    step = layer_step()
+    assert record(replace(step, rows=Rows(kernel_moments(6), 5, 5)))
+    assert record(replace(step, rows=Rows(kernel_moments(5), 5, 5))) == b""
+    assert record(replace(step, rows=Rows(kernel_moments(6, torch.float64), 5, 5))) == b""
+    assert record(replace(step, rows=Rows(kernel_moments(6), 5, 5)))
