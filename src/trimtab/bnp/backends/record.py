@@ -58,8 +58,12 @@ class _Known:
     It is kept in the layer's memo.
 
     Attributes:
-        tensors: The averages and their counters.
-        addresses: Where they are; one is 0 if a tensor is not as the kernels expect.
+        mean: The averages and their counters, as they are in RunningAverage.
+        variance: See there.
+        share: Its `weight`.
+        steps: See there.
+        skipped: See there.
+        addresses: Where these are; one is 0 if a tensor is not as the kernels expect.
         shape: Of the weight.
         weights: How many.
         outputs: How many.
@@ -74,33 +78,23 @@ class _Known:
 
     __slots__ = (
         *("about", "addresses", "columns", "device", "dtype", "itemsize"),
-        *("layout", "outputs", "packed", "shape", "tensors", "weights"),
+        *("layout", "mean", "outputs", "packed", "shape", "share", "skipped", "steps", "variance", "weights"),
     )
 
     def __init__(self, running: RunningAverage, shape: Shape) -> None:
         """Of a layer's averages as they are now, and the shape of its weight."""
         mean = running.mean
-        self.tensors, self.columns = tuple(running.tensors().values()), mean.numel()
+        self.mean, self.variance, self.share = mean, running.variance, running.weight
+        self.steps, self.skipped, self.columns = running.steps, running.skipped, mean.numel()
         self.shape, self.weights, self.outputs = shape, math.prod(shape), shape[0] * shape[1]
         self.dtype, self.itemsize, self.device = mean.dtype, mean.dtype.itemsize, mean.device
         kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
         sizes = (self.columns, self.columns, 1, 1, 1)
-        self.addresses = [_address(*each, self.device, True) for each in zip(self.tensors, sizes, kinds, strict=True)]
+        tensors = running.tensors().values()
+        self.addresses = [_address(*each, self.device, True) for each in zip(tensors, sizes, kinds, strict=True)]
         self.layout: InputLayout | None = None
         self.about: tuple[Any, ...] = ()
         self.packed = _NONE
-
-    def is_of(self, running: RunningAverage, shape: Shape) -> bool:
-        """Whether these are still the very tensors of a layer's averages, and its weight has this shape."""
-        mean, variance, weight, steps, skipped = self.tensors
-        return (
-            mean is running.mean
-            and variance is running.variance
-            and weight is running.weight
-            and steps is running.steps
-            and skipped is running.skipped
-            and shape == self.shape
-        )
 
     def takes(self, layout: InputLayout) -> bool:
         """Whether moments of inputs of this layout are as the averages are."""
@@ -136,8 +130,17 @@ def record(step: LayerStep) -> bytes:
     The kernels have nothing but addresses: what is not checked here is not checked at all.
     """
     known: _Known | None = step.memo.get("record")
-    if known is None or not known.is_of(step.running, step.shape):
-        known = step.memo["record"] = _Known(step.running, step.shape)
+    running = step.running
+    if (
+        known is None
+        or running.mean is not known.mean
+        or running.variance is not known.variance
+        or running.weight is not known.share
+        or running.steps is not known.steps
+        or running.skipped is not known.skipped
+        or step.shape != known.shape
+    ):
+        known = step.memo["record"] = _Known(running, step.shape)
     weight, bias, rows, dtype, device = step.weight, step.bias, step.rows, known.dtype, known.device
     weight_at = _address(weight, known.weights, dtype, device, False)
     sites_last = weight_at != 0 and weight.is_contiguous()
