@@ -198,7 +198,7 @@ _SAVING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 def saves_input(layer: Any) -> bool:
     """Whether autograd keeps the input of a layer, and not what the layer makes of it first."""
-    return type(layer) in _SAVING and getattr(layer, "padding_mode", "zeros") == "zeros"
+    return type(layer) in _SAVING and layer.__dict__.get("padding_mode", "zeros") == "zeros"  # Linear has none
 
 
 def is_saved(x: Tensor) -> bool:

@@ -75,8 +75,8 @@ class ModelStep:
         sharded = ShardedStep(self._observed.sharded, parameters) if self._observed.sharded else None
         everywhere = None if self._exchange is None else self._exchange(self._observed.layers, sharded)
         for layer in self._observed.supported:
-            weight = layer.parameters["weight"]
-            if layer.books.is_gathered and weight is layer.books.weight:
+            weight, books = layer.parameters["weight"], layer.books
+            if books.is_gathered and weight is books.weight:
                 raise RuntimeError(
                     f"The weight of layer {layer.name!r} is gathered from all processes at the step, as a forward "
                     "since the last backward leaves it: call reshard() of the sharded model before."
@@ -86,7 +86,7 @@ class ModelStep:
                 continue
             if parameters is not None and id(weight) not in parameters:
                 continue
-            rows = layer.pending if everywhere is None else everywhere[layer]
+            rows = layer.pending() if everywhere is None else everywhere[layer]
             step = layer.step(weight, grad, rows, parameters)
             if step is None:
                 unseen.append(layer)
@@ -94,9 +94,9 @@ class ModelStep:
             if sharded is not None and is_sharded(grad):
                 sharded.localize(layer, step)
             steps.append(step)
-            if eager and len(layer.books.followers) > 1:
+            if len(books.followers) > 1 and eager:
                 _refuse_spent(layer, grad)
-                shared.append((layer.books, grad))
+                shared.append((books, grad))
             if not self._warned_single_row:
                 self._warn_single_row(layer, step)
         flags = self._backends.step(steps, fold)

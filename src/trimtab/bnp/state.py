@@ -58,8 +58,8 @@ def _save_layer(layer: ObservedLayer) -> dict[str, Any]:
         running = layer.new_averages()
     if running is not None:
         saved["running"] = {name: value.clone() for name, value in running.tensors().items()}
-    if (pending := layer.pending) is not None:
-        saved["handed_out"] = pending is layer.handed_out
+    if (pending := layer.pending()) is not None:
+        saved["handed_out"] = pending is layer.handed_out()
         rows = pending.rows()
         saved["pending"] = {
             "count": int(rows.moments.count),

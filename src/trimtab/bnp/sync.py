@@ -36,6 +36,8 @@ else:  # a torch that was built without it
 
 __all__ = ["Exchange", "ExchangeJoinHook", "JoinHook", "Joinable", "group_of"]
 
+_IS_AVAILABLE = dist.is_available()
+
 # By the group, how many layouts its processes have compared: the same number in all of them.
 _COMPARED: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
@@ -77,7 +79,7 @@ class Exchange:
     @property
     def processes(self) -> int:
         """How many processes share the training."""
-        if not dist.is_available() or not dist.is_initialized():
+        if not _IS_AVAILABLE or not dist.is_initialized():
             return 1
         return dist.get_world_size(self.group)
 
@@ -113,7 +115,7 @@ class Exchange:
             return None
         if self.joinable is not None and not _torch.is_compiling() and (joinable := self.joinable()) is not None:
             Join.notify_join_context(joinable)
-        return self.exchange(layers, [layer.pending for layer in layers.values()], sharded)
+        return self.exchange(layers, [layer.pending() for layer in layers.values()], sharded)
 
     def exchange(
         self, layers: Layers, rows: Sequence[Any], sharded: ShardedStep | None = None

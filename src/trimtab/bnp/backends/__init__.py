@@ -4,7 +4,7 @@ The C library is built when trimtab is installed and a compiler is there; Triton
 for whatever they do not take, the reference does the work. All of them are tested to give what it gives.
 """
 
-from trimtab.bnp.backends.buffers import InputLayout
+from trimtab.bnp.backends.buffers import BufferMoments, InputLayout
 from trimtab.bnp.backends.choice import Backend, Backends, describe
 
-__all__ = ["Backend", "Backends", "InputLayout", "describe"]
+__all__ = ["Backend", "Backends", "BufferMoments", "InputLayout", "describe"]

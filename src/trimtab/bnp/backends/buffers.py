@@ -35,7 +35,7 @@ class InputLayout:
         self.count, self.moments_shape = self.samples * self.positions, torch.Size((self.columns,))
 
     def moments(self, x: Tensor, saved: bool) -> "BufferMoments | None":
-        """As `Moments.of`, for an input of this kind; None if they cannot be had.
+        """As `Moments.of`, for an input that was found to be of this kind; None if they cannot be had.
 
         `saved`: autograd keeps the input as it is until the backward, so that they may be computed later.
         """
@@ -53,27 +53,13 @@ class BufferMoments(Moments):
         address: Where the means are; 0 as long as no kernel has written them.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_first",
-        "_mean",
-        "_variance",
-        "address",
-        "count",
-        "device",
-        "dtype",
-        "layout",
-        "shape",
-        "x",
-    )
+    __slots__ = ("_buffer", "_first", "_mean", "_variance", "address", "layout", "x")
 
     def __init__(
         self, layout: InputLayout, x: Tensor | None, buffer: Tensor | None, first: int = 0, address: int = 0
     ) -> None:
         """Of an input that waits, or in a buffer, from its entry `first` on, which is at an address."""
         self.layout = layout
-        self.count, self.shape = layout.count, layout.moments_shape  # type: ignore[misc]
-        self.device, self.dtype = layout.device, layout.result  # type: ignore[misc]
         self.x = x
         self._buffer = buffer
         self._first = first
@@ -83,6 +69,26 @@ class BufferMoments(Moments):
     def __reduce__(self) -> tuple[type[Moments], tuple[Count, Tensor, Tensor]]:
         """Copies, and what is saved, are ordinary moments."""
         return Moments, (self.count, self.mean, self.variance)
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """How many rows."""
+        return self.layout.count
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the columns."""
+        return self.layout.moments_shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.layout.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of their numbers."""
+        return self.layout.result
 
     def can_be_computed(self) -> bool:
         """Whether there is an input that waits.

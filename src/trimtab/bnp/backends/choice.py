@@ -131,12 +131,12 @@ class Backends:
             return _reference(steps, self._options, fold)
         groups: dict[Any, tuple[Backend | None, list[LayerStep], list[bytes]]] = {}
         rest: list[LayerStep] = []
+        device = dtype = None  # of the group at hand: mostly there is one
         for step in steps:
             weight = step.weight
-            kind = weight.device, weight.dtype
-            if (group := groups.get(kind)) is None:
-                group = groups[kind] = self._of(kind[0]), [], []
-            backend, members, records = group
+            if weight.dtype is not dtype or weight.device != device:
+                device, dtype = weight.device, weight.dtype
+                backend, members, records = groups.setdefault((device, dtype), (self._of(device), [], []))
             record = b"" if backend is None or not step.by_output else backend.record(step)
             if record:
                 members.append(step)

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
 _INPUTS = struct.Struct("3qPq")  # `Inputs` in native.c
 _OPTIONS = struct.Struct("3d4q")  # `Options`
 # So many results lie in one buffer, if it is not of more numbers: getting memory takes as long as a result does.
-_RESULTS_PER_BUFFER, _NUMBERS_PER_BUFFER = 8, 16384
+_RESULTS_PER_BUFFER, _NUMBERS_PER_BUFFER = 16, 16384
 
 _Functions = dict[torch.dtype, tuple[Any, Any]]
 
@@ -83,7 +84,7 @@ class CpuBackend:
         if type(x) is not Tensor or x.layout is not torch.strided or x.dtype not in _FUNCTIONS or not x.numel():
             return None
         sizes = sizes_in_memory(x, column)
-        return None if sizes is None else _CpuLayout(x, column, sizes, x.dtype)
+        return None if sizes is None else _CpuLayout(x, column, sizes)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -102,9 +103,13 @@ class CpuBackend:
 class _CpuLayout(InputLayout):
     """Inputs of one kind, whose moments the kernel computes at once."""
 
-    _arguments = b""
-    _threads = 0
-    _places: Iterator[tuple[Tensor, int, int]] = iter(())
+    def __init__(self, x: Tensor, column: int, sizes: tuple[int, int, int]) -> None:
+        """Of inputs like this one."""
+        super().__init__(x, column, sizes, x.dtype)
+        self._kernel, self._itemsize = _FUNCTIONS[x.dtype][0], x.dtype.itemsize
+        self._arguments = b""
+        self._threads = 0
+        self._places: Iterator[tuple[Tensor, int, int]] = iter(())
 
     def moments(self, x: Tensor, saved: bool) -> BufferMoments | None:
         """The moments of an input of this kind; None if they cannot be had."""
@@ -113,7 +118,7 @@ class _CpuLayout(InputLayout):
         except RuntimeError:  # no memory of its own, as under torch.func
             return None
         # No memory here either, or negated when it is read, or not where a processor expects a number to begin
-        if not address or not x.is_cpu or x.is_neg() or address % self.dtype.itemsize:
+        if not address or x.is_neg() or address % self._itemsize:
             return None
         place = next(self._places, None) or self._new_place()
         if place is None:
@@ -121,9 +126,10 @@ class _CpuLayout(InputLayout):
         if (threads := get_num_threads()) != self._threads:
             self._arguments = _INPUTS.pack(*self.sizes, _PARALLEL or 0, threads)
             self._threads = threads
-        if _FUNCTIONS[self.dtype][0](address, place[2], self._arguments):
+        buffer, first, found_at = place
+        if self._kernel(address, found_at, self._arguments):
             return None
-        return BufferMoments(self, None, *place)
+        return BufferMoments(self, None, buffer, first, found_at)
 
     def _new_place(self) -> tuple[Tensor, int, int] | None:
         """Where the next moments go: a buffer, the first of its entries that is theirs, and the address of that.
@@ -132,13 +138,15 @@ class _CpuLayout(InputLayout):
         """
         numbers = 2 * self.columns
         count = max(1, min(_RESULTS_PER_BUFFER, _NUMBERS_PER_BUFFER // numbers))
-        buffer = torch.empty(count * numbers, dtype=self.dtype, device="cpu")
+        buffer = torch.empty(count * numbers, dtype=self.dtype, device=self.device)
         if type(buffer) is not Tensor or not (at := buffer.data_ptr()):  # a mode is active that gives no memory
             return None
-        size = self.dtype.itemsize * numbers
-        places = iter([(buffer, i * numbers, at + i * size) for i in range(count)])
+        size = self._itemsize * numbers
+        firsts, addresses = range(0, count * numbers, numbers), range(at, at + count * size, size)
+        places = zip(repeat(buffer), firsts, addresses, strict=False)
+        first = next(places)
         self._places = places
-        return next(places)
+        return first
 
 
 def _packed(options: Options, fold: bool) -> bytes:

@@ -32,11 +32,12 @@ FOR_EACH_CPU static void NAME(sum_rows)(void *told, int64_t part) {
     REAL s[BLOCK], q[BLOCK];
 
     if (end > job->rows) end = job->rows;
-    memset(sum, 0, 2 * BLOCK * sizeof *sum);
+    memset(sum, 0, width * sizeof *sum);
+    memset(square, 0, width * sizeof *square);
     while (row < end) {
         int64_t stop = row + RUN < end ? row + RUN : end;
-        memset(s, 0, sizeof s);
-        memset(q, 0, sizeof q);
+        memset(s, 0, width * sizeof *s);
+        memset(q, 0, width * sizeof *q);
         for (; row + 4 <= stop; row += 4) {
             const REAL *restrict a = job->x + row * columns + first, *restrict b = a + columns;
             const REAL *restrict c = b + columns, *restrict d = c + columns;
@@ -85,8 +86,13 @@ static int NAME(moments_of_rows)(const REAL *x, REAL *mean, REAL *variance, cons
     for (int64_t block = 0; block < blocks; block++) {
         int64_t first = block * BLOCK, width = columns - first < BLOCK ? columns - first : BLOCK;
         double *total = sums + block * 2 * BLOCK;
-        for (int64_t i = 1; i < stripes; i++)
-            for (int64_t j = 0; j < 2 * BLOCK; j++) total[j] += total[i * blocks * 2 * BLOCK + j];
+        for (int64_t i = 1; i < stripes; i++) {
+            const double *part = total + i * blocks * 2 * BLOCK;
+            for (int64_t j = 0; j < width; j++) {
+                total[j] += part[j];
+                total[BLOCK + j] += part[BLOCK + j];
+            }
+        }
         NAME(finish)(x + first, 1, total, total + BLOCK, width, 1.0 / rows, mean + first, variance + first);
     }
     free(sums);

@@ -165,6 +165,11 @@ FOR_EACH_CPU static void NAME(transform)(void *told, int64_t part) {
                 s0 += m * v;
                 s1 += n * w;
             }
+            for (; j + WIDTH <= width; j += WIDTH) {
+                VECTOR m = CONST_AT(mean + j), v = (AT(weight + j) - m * b) * CONST_AT(scale + j);
+                AT(weight + j) = v;
+                s0 += m * v;
+            }
             for (; j < width; j++) {
                 weight[j] = (weight[j] - mean[j] * b) * scale[j];
                 sum += mean[j] * weight[j];

@@ -4,6 +4,7 @@ It is declared here and nowhere else. native.c has a struct of the same fields, 
 this when the library is loaded; the Triton kernels take the places of the fields from here.
 """
 
+import math
 import struct
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import COUNTS, Rows, RowSums
-from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.algorithm.moments import COUNTS, Count, Rows, RowSums
+from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.algorithm.transform import squared_norm
-from trimtab.bnp.backends.buffers import BufferMoments, is_channels_last
+from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, is_channels_last
 
 FIELDS = {
     # Addresses: the gradients (bias: 0 if there is none), the batch, the running averages with their counters.
@@ -51,63 +52,75 @@ LAYOUT = [8 * len(FIELDS), *range(0, 8 * len(FIELDS), 8)]
 _NONE = b""
 
 
-class _Averages:
-    """The running averages of a layer as the kernels see them, and the part of its record that mostly stays.
+class _Known:
+    """What the records of a layer have in common as long as its averages are the same tensors and its shape stays.
 
-    It is kept in the layer's memo, and made anew if one of the tensors is another one.
+    It is kept in the layer's memo.
 
     Attributes:
-        tensors: The averages and their counters.
-        addresses: Where they are; one is 0 if a tensor is not as the kernels expect.
+        mean: The averages and their counters, as they are in RunningAverage.
+        variance: See there.
+        share: Its `weight`.
+        steps: See there.
+        skipped: See there.
+        addresses: Where these are; one is 0 if a tensor is not as the kernels expect.
+        shape: Of the weight.
+        weights: How many.
+        outputs: How many.
         columns: How many statistics.
         dtype: Their type.
+        itemsize: The bytes of one of them.
         device: Where they are.
-        on_cpu: Whether that is the CPU.
-        about: What the packed part is about.
-        packed: That part.
+        layout: That of the moments in the last record, if they were in a buffer.
+        about: What the packed part is about: what `pack` was called with.
+        packed: The part of the record that mostly stays.
     """
 
-    __slots__ = ("about", "addresses", "columns", "device", "dtype", "on_cpu", "packed", "tensors")
+    __slots__ = (
+        *("about", "addresses", "columns", "device", "dtype", "itemsize"),
+        *("layout", "mean", "outputs", "packed", "shape", "share", "skipped", "steps", "variance", "weights"),
+    )
 
-    def __init__(self, running: RunningAverage) -> None:
-        """Of a layer's averages as they are now."""
+    def __init__(self, running: RunningAverage, shape: Shape) -> None:
+        """Of a layer's averages as they are now, and the shape of its weight."""
         mean = running.mean
-        self.tensors, self.columns = tuple(running.tensors().values()), mean.numel()
-        self.dtype, self.device, self.on_cpu = mean.dtype, mean.device, mean.is_cpu
+        self.mean, self.variance, self.share = mean, running.variance, running.weight
+        self.steps, self.skipped, self.columns = running.steps, running.skipped, mean.numel()
+        self.shape, self.weights, self.outputs = shape, math.prod(shape), shape[0] * shape[1]
+        self.dtype, self.itemsize, self.device = mean.dtype, mean.dtype.itemsize, mean.device
         kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
         sizes = (self.columns, self.columns, 1, 1, 1)
-        self.addresses = [_address(*each, self) for each in zip(self.tensors, sizes, kinds, strict=True)]
+        tensors = running.tensors().values()
+        self.addresses = [_address(*each, self.device, True) for each in zip(tensors, sizes, kinds, strict=True)]
+        self.layout: InputLayout | None = None
         self.about: tuple[Any, ...] = ()
         self.packed = _NONE
 
-    def are_those_of(self, running: RunningAverage) -> bool:
-        """Whether these are still the very tensors of a layer's averages."""
-        mean, variance, weight, steps, skipped = self.tensors
-        return (
-            mean is running.mean
-            and variance is running.variance
-            and weight is running.weight
-            and steps is running.steps
-            and skipped is running.skipped
-        )
+    def takes(self, layout: InputLayout) -> bool:
+        """Whether moments of inputs of this layout are as the averages are."""
+        return layout.columns == self.columns and layout.result is self.dtype and layout.device == self.device
 
-    def pack(self, step: LayerStep, sites_last: bool, batch: tuple[int, int, int]) -> bytes:
-        """The part of the record; empty if the averages are not as the kernels expect."""
-        about = step.shape, sites_last, batch  # sums have no rows by this count
-        if about != self.about:
-            groups, outputs, inputs, sites = step.shape
-            if not all(self.addresses) or self.columns not in (groups * inputs, groups * inputs * sites):
-                return _NONE
-            shared = 0
-            if self.columns != groups * inputs * sites:
-                shared = SHARED if sites_last else SHARED_SITES_FIRST
+    def pack(self, sites_last: bool, batch: tuple[Count, Count, Count] | None) -> bytes:
+        """The part of the record; empty if the averages or the batch are not as the kernels expect.
+
+        Args:
+            sites_last: Whether the weights of an output come input by input.
+            batch: The numbers of rows, samples and outputs; None if there are sums.
+        """
+        groups, outputs, inputs, sites = self.shape
+        if not all(self.addresses) or self.columns not in (groups * inputs, groups * inputs * sites):
+            return _NONE
+        shared, mode, q2 = 0, SUMS, 0.0
+        if self.columns != groups * inputs * sites:
+            shared = SHARED if sites_last else SHARED_SITES_FIRST
+        if batch is not None:
             count, samples, positions = batch
-            mode, q2 = SUMS, 0.0
-            if not isinstance(step.rows, RowSums):
-                mode = SINGLE_ROW if count == 1 else ROWS
-                q2 = float(squared_norm(inputs * sites, samples, positions))
-            self.packed = _STAYING.pack(*self.addresses, groups, outputs, inputs, sites, shared, mode, q2)
-            self.about = about
+            if type(count) is not int or type(samples) is not int or type(positions) is not int:
+                return _NONE
+            mode = SINGLE_ROW if count == 1 else ROWS
+            q2 = float(squared_norm(inputs * sites, samples, positions))
+        self.packed = _STAYING.pack(*self.addresses, groups, outputs, inputs, sites, shared, mode, q2)
+        self.about = sites_last, batch
         return self.packed
 
 
@@ -116,54 +129,73 @@ def record(step: LayerStep) -> bytes:
 
     The kernels have nothing but addresses: what is not checked here is not checked at all.
     """
-    averages: _Averages | None = step.memo.get("record")
-    if averages is None or not averages.are_those_of(step.running):
-        averages = step.memo["record"] = _Averages(step.running)
-    weight, bias, dtype, columns = step.weight, step.bias, averages.dtype, averages.columns
-    groups, outputs, inputs, sites = step.shape
-    weight_at = _address(weight, groups * outputs * inputs * sites, dtype, averages, dense=False)
+    known: _Known | None = step.memo.get("record")
+    running = step.running
+    if (
+        known is None
+        or running.mean is not known.mean
+        or running.variance is not known.variance
+        or running.weight is not known.share
+        or running.steps is not known.steps
+        or running.skipped is not known.skipped
+        or step.shape != known.shape
+    ):
+        known = step.memo["record"] = _Known(running, step.shape)
+    weight, bias, rows, dtype, device = step.weight, step.bias, step.rows, known.dtype, known.device
+    weight_at = _address(weight, known.weights, dtype, device, False)
     sites_last = weight_at != 0 and weight.is_contiguous()
-    if not weight_at or not (sites_last or (columns == groups * inputs and is_channels_last(weight))):
+    if not sites_last and not (weight_at and _is_sites_first(weight, known)):
         return _NONE
     bias_at = 0
-    if bias is not None and not (bias_at := _address(bias, groups * outputs, dtype, averages)):
+    if bias is not None and not (bias_at := _address(bias, known.outputs, dtype, device, True)):
         return _NONE
-    rows = step.rows
-    batch, variance_at = (0, 0, 0), 0
-    if isinstance(rows, RowSums):
-        mean_at = _address(rows.sums, COUNTS + 2 * columns, torch.float64, averages)
+    if type(rows) is Rows and type(moments := rows.moments) is BufferMoments and moments.address and rows.zeros == 0:
+        layout = moments.layout
+        if layout is not known.layout:
+            if not known.takes(layout):
+                return _NONE
+            known.layout = layout
+        batch: tuple[Count, Count, Count] | None = (layout.count, rows.samples, rows.outputs)
+        mean_at = moments.address
+        variance_at = mean_at + known.columns * known.itemsize
     else:
-        if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
-            step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
-        moments = rows.moments
-        if type(moments.count) is not int or type(rows.samples) is not int or type(rows.outputs) is not int:
-            return _NONE
-        batch = moments.count, rows.samples, rows.outputs
-        if type(moments) is BufferMoments and moments.address:
-            layout = moments.layout
-            if layout.columns != columns or layout.result is not dtype or layout.device != averages.device:
-                return _NONE
-            mean_at = moments.address
-            variance_at = mean_at + columns * dtype.itemsize
-        else:
-            mean_at = _address(moments.mean, columns, dtype, averages)
-            variance_at = _address(moments.variance, columns, dtype, averages)
-            if not variance_at:
-                return _NONE
-    if not mean_at or (weight_at | bias_at | mean_at | variance_at) % dtype.itemsize:
+        batch, mean_at, variance_at = _batch_of(step, known)
+    if not mean_at or (weight_at | bias_at | mean_at | variance_at) % known.itemsize:
         return _NONE  # numbers that do not begin where a processor expects it
-    staying = averages.pack(step, sites_last, batch)
+    staying = known.packed if (sites_last, batch) == known.about else known.pack(sites_last, batch)
     return _MOVING.pack(weight_at, bias_at, mean_at, variance_at) + staying if staying else _NONE
 
 
-def _address(tensor: Tensor, numel: int, dtype: torch.dtype, averages: _Averages, dense: bool = True) -> int:
-    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on the device of the averages."""
+def _batch_of(step: LayerStep, known: _Known) -> tuple[tuple[Count, Count, Count] | None, int, int]:
+    """The numbers of rows, samples and outputs, and where mean and variance are; of sums None, their place, and 0.
+
+    The first address is 0 if what is there is not as the kernels expect.
+    """
+    rows = step.rows
+    if isinstance(rows, RowSums):
+        return None, _address(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device, True), 0
+    if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
+        step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
+    batch = rows.moments.count, rows.samples, rows.outputs
+    mean, variance = (
+        _address(tensor, known.columns, known.dtype, known.device, True)
+        for tensor in (rows.moments.mean, rows.moments.variance)
+    )
+    return batch, mean if variance and all(type(count) is int for count in batch) else 0, variance
+
+
+def _is_sites_first(weight: Tensor, known: _Known) -> bool:
+    """Whether the weights of an output come site by site, and all sites of an input have its statistics."""
+    return known.columns == known.shape[0] * known.shape[2] and is_channels_last(weight)
+
+
+def _address(tensor: Tensor, numel: int, dtype: torch.dtype, device: torch.device, dense: bool) -> int:
+    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on a device."""
     if (
         type(tensor) is not Tensor
         or tensor.layout is not torch.strided
         or tensor.dtype is not dtype
-        or tensor.is_cpu is not averages.on_cpu
-        or (not averages.on_cpu and tensor.device != averages.device)
+        or tensor.device != device
         or tensor.numel() != numel
         or tensor.is_neg()
         or (dense and not tensor.is_contiguous())

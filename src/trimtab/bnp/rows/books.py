@@ -35,21 +35,19 @@ class _Pool:
     """The rows of several calls, pooled, each call once.
 
     Attributes:
-        rows: Of all of them.
+        rows: Of all of them. Whoever sets this to None begins anew.
     """
 
     __slots__ = ("_calls", "rows")
 
-    def __init__(self) -> None:
-        self.rows: Rows | None = None
+    def __init__(self, rows: Rows | None = None) -> None:
+        """Begin with these, whose calls are past."""
+        self.rows = rows
         self._calls: set[int] = set()
 
-    def hold(self, rows: Rows | None) -> None:
-        """Have these and no others; their calls are past."""
-        self.rows = rows
-        self._calls.clear()
-
     def add(self, calls: Iterable[Call]) -> None:
+        if self.rows is None:
+            self._calls.clear()
         for call in calls:
             if call.number not in self._calls:
                 self._calls.add(call.number)
@@ -115,7 +113,6 @@ class Books:
             self._open_calls.backends.flush()
         self._reached.setdefault(_torch.current_backward(), []).append(call)
 
-    @property
     def accumulated(self) -> Rows | None:
         """The rows whose gradient a backward has added to weight.grad."""
         if self._accumulated.rows is None and self._computed and _torch.current_backward() != -1:
@@ -123,7 +120,6 @@ class Books:
             self._computed = []
         return self._accumulated.rows
 
-    @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
         if self._computed:
@@ -138,10 +134,7 @@ class Books:
             self._computed = []
         if self._reached:
             self._reached.clear()
-        if self._accumulated.rows is not None:
-            self._accumulated.hold(None)
-        if self._handed_out.rows is not None:
-            self._handed_out.hold(None)
+        self._accumulated.rows = self._handed_out.rows = None
         if self._compiled.arrived:
             self._compiled.forget()
         self._gradient = None
@@ -150,8 +143,7 @@ class Books:
         """Take up what was saved. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.discard()
         self._spent = None
-        self._accumulated.hold(accumulated)
-        self._handed_out.hold(handed_out)
+        self._accumulated, self._handed_out = _Pool(accumulated), _Pool(handed_out)
 
     def follow(self, weight: nn.Parameter | None, held: Callable[[], bool] | None = None) -> None:
         """Put the hooks on this weight, and on no other.
@@ -196,7 +188,7 @@ class Books:
         if self._compared != backward or not (_torch.TELLS_BACKWARDS_APART or self._compiled.arrived):
             self._compared = backward
             if self._was_dropped():
-                self._accumulated.hold(None)
+                self._accumulated.rows = None
                 self._compiled.forget()
                 if self.unused_steps is not None and self.weight is not None and self._spent is None:
                     self.unused_steps.dropped(self.weight)
@@ -242,8 +234,7 @@ class Books:
         if self._computed:
             computed, self._computed = self._computed, []
             self._accumulated.add(computed)
-        if self._handed_out.rows is not None:
-            self._handed_out.hold(None)
+        self._handed_out.rows = None
         if (grad := weight.grad) is not None:
             self._gradient = weakref.ref(grad), _torch.version_of(grad)
 

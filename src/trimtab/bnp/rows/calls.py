@@ -60,7 +60,7 @@ class Call:
 
     def _transposition(self) -> Any:
         """The node of the transposition of the weight, of which Linear makes one in each call; None without one."""
-        for node, _ in self.node.next_functions:
+        for node, _ in reversed(self.node.next_functions):  # the weight is the last operand
             if node is not None and node.name() == "TBackward0":
                 leaf = node.next_functions[0][0]
                 if leaf is not None and getattr(leaf, "variable", None) is self.weight:
@@ -107,10 +107,10 @@ class OpenCalls:
         """The call of the model is over, with these outputs."""
         self._thread = 0
         for y in outputs:
-            node = y.grad_fn
-            for call in self._calls:
-                if node is not None and call.node is node:
-                    call.expect_to_be_first()
+            if (node := y.grad_fn) is not None:
+                for call in self._calls:
+                    if call.node is node:
+                        call.expect_to_be_first()
 
     def keep(self, call: Call) -> bool:
         """Whether a call may be known by its node: not within a backward or outside a call of the model."""

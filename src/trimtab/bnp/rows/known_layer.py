@@ -12,6 +12,10 @@ from trimtab.bnp.layer_shapes import column_shapes, has_each_once
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.rows.layer_hooks import CallHooks
 
+KnownShape = tuple[torch.Size, Any, Shape, list[tuple[int, ...]]]
+"""The shape of a weight, the layer's `groups`, the shape of the view that belongs to them, and the shapes that the
+layer's statistics may have then."""
+
 
 class KnownLayer:
     """What is known of a layer, seen from outside.
@@ -36,8 +40,7 @@ class KnownLayer:
     def _look_again(self) -> None:
         """Know nothing that has come out since."""
         self.parameters = _torch.parameters_of(self.module)
-        # The shape of the view of the weight, what it was found for, and the shapes that its statistics may have
-        self._shape: tuple[Any, Shape, list[tuple[int, ...]]] | None = None
+        self._shape: KnownShape | None = None
         # Why the layer is left alone, if that has come out when it ran, and what it was like then
         self._problem: str | None = None
         self._problem_is_for: tuple[Any, ...] = ()
@@ -99,8 +102,8 @@ class KnownLayer:
 
     def shape(self, weight: Tensor) -> Shape | None:
         """The shape of the view that `view` gives; None, and a problem, if it gives none."""
-        known_for = weight.shape, self.module.__dict__.get("groups")
-        if self._shape is None or self._shape[0] != known_for:
+        weight_shape, own_groups = weight.shape, self.module.__dict__.get("groups")
+        if self._shape is None or self._shape[0] != weight_shape or self._shape[1] != own_groups:
             like = torch.empty(weight.shape, device="meta")
             try:
                 view = self.view(like)
@@ -111,5 +114,5 @@ class KnownLayer:
                 self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
                 return None
             shape = groups, outputs, inputs, sites
-            self._shape = known_for, shape, column_shapes(weight, shape)
-        return self._shape[1]
+            self._shape = weight_shape, own_groups, shape, column_shapes(weight, shape)
+        return self._shape[2]

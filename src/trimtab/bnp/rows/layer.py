@@ -10,11 +10,12 @@ from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums
 from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.backends import BufferMoments, InputLayout
 from trimtab.bnp.layer_shapes import default_columns, is_sharded, misfit, wrong_columns
 from trimtab.bnp.layers import InputColumns, LayerType, output_first
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
-from trimtab.bnp.rows.known_layer import KnownLayer
+from trimtab.bnp.rows.known_layer import KnownLayer, KnownShape
 from trimtab.bnp.rows.last_call import LastCall
 from trimtab.bnp.rows.layer_hooks import CallHooks, observable
 from trimtab.bnp.rows.observation import Observation
@@ -45,6 +46,8 @@ class ObservedLayer(KnownLayer):
         self.books = Books(self._observation.open_calls, self._compiled)
         self._memo: dict[str, Any] = {}  # for the backends
         self._last_call: LastCall | None = None
+        # A layout of moments, a shape of the weight and a running mean that were found to fit each other in a step
+        self._fitting: tuple[InputLayout, KnownShape, Tensor] | None = None
         self._looked_at_values = False  # of what a registered function has returned
         common = self._observation
         self.hooks = CallHooks(
@@ -90,6 +93,7 @@ class ObservedLayer(KnownLayer):
 
     def _prepare_for_compiled_code(self, weight: nn.Parameter) -> None:
         """Make what it needs, which it cannot make itself."""
+        self._fitting = None
         if weight.numel() and (shape := self.shape(weight)) is not None:
             self._compiled.fit(weight, shape, self._observation.options, self._token_reached)
 
@@ -181,29 +185,27 @@ class ObservedLayer(KnownLayer):
 
     # ---- The step ----------------------------------------------------------------------------------------------------
 
-    @property
     def pending(self) -> Rows | RowSums | None:
         """All rows whose gradient is in weight.grad, pooled.
 
         If no backward has added to it, whoever took the gradients by hand is expected to have put them there.
         """
-        rows = self.books.accumulated
+        rows = self.books.accumulated()
         if self._compiled.arrived and (weight := self.weight) is not None:
             compiled = self._compiled.rows(weight)
             return compiled if compiled is None or rows is None else compiled.rows().merge(rows)
-        return self.handed_out if rows is None else rows
+        return self.books.handed_out() if rows is None else rows
 
-    @property
     def handed_out(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        return self.books.handed_out
+        return self.books.handed_out()
 
     @property
     def columns(self) -> torch.Size:
         """The shape of the layer's statistics; (0,) as long as it cannot be known."""
         if self.running is not None:
             return self.running.mean.shape
-        if (rows := self.pending) is not None:
+        if (rows := self.pending()) is not None:
             return rows.shape if isinstance(rows, RowSums) else rows.moments.shape
         weight = self.weight
         shape = None if weight is None or isinstance(weight, nn.UninitializedParameter) else self.shape(weight)
@@ -235,28 +237,50 @@ class ObservedLayer(KnownLayer):
         Raises:
             ValueError: If its running averages are for other inputs.
         """
-        if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
-            return None
         if rows is None:
             return None
-        shape, device = weight.shape, weight.device
-        if grad.shape != shape:
-            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(shape)}")
+        if (self._problem is not None or self.hooks.own_forward is not None) and self.problem is not None:
             return None
-        like = rows if isinstance(rows, RowSums) else rows.moments
+        weight_shape = weight.shape
+        if grad.shape != weight_shape:
+            self._has(f"its gradient has shape {tuple(grad.shape)}, its weight {tuple(weight_shape)}")
+            return None
         known = self._shape
-        if known is None or known[0] != (shape, self.module.__dict__.get("groups")):
+        if known is None or known[0] != weight_shape or known[1] != self.module.__dict__.get("groups"):
             if self.shape(weight) is None:
                 return None
             known = self._shape
             assert known is not None
-        if like.shape not in known[2]:
-            self._has(wrong_columns(like.shape, known[1]))
+        layout = rows.moments.layout if type(rows) is Rows and type(rows.moments) is BufferMoments else None
+        running = self.running
+        if (
+            layout is None
+            or running is None
+            or (fitting := self._fitting) is None
+            or fitting[0] is not layout
+            or fitting[1] is not known
+            or fitting[2] is not running.mean
+            or weight.device != layout.device
+        ):
+            fitted = self._fitted(weight, rows, known)
+            if fitted is None:
+                return None
+            rows, running = fitted, self.running
+            assert running is not None
+        bias = self.trained_bias(parameters)
+        bias_grad, by_output = None if bias is None else bias.grad, self.kind.view is output_first
+        return LayerStep(self.name, grad, bias_grad, rows, running, self.view, known[2], by_output, self._memo)
+
+    def _fitted(self, weight: nn.Parameter, rows: Rows | RowSums, known: KnownShape) -> Rows | RowSums | None:
+        """The rows on the weight's device, and running averages for them; None, and a problem, if they do not fit."""
+        like = rows if isinstance(rows, RowSums) else rows.moments
+        if like.shape not in known[3]:
+            self._has(wrong_columns(like.shape, known[2]))
             return None
-        if like.device != device:  # the model was moved
-            rows = rows.to(device)
+        if like.device != weight.device:  # the model was moved
+            rows = rows.to(weight.device)
             like = rows if isinstance(rows, RowSums) else rows.moments
-        if (token := self._compiled.token) is not None and token.device != device:
+        if (token := self._compiled.token) is not None and token.device != weight.device:
             self._prepare_for_compiled_code(weight)
         if self.running is None:
             self.running = RunningAverage(like, debias=self._observation.options.debias)
@@ -268,15 +292,6 @@ class ObservedLayer(KnownLayer):
             )
         if average.dtype is not like.dtype or average.device != like.device:
             self.running.to(like.device, like.dtype)
-        bias = self.trained_bias(parameters)
-        return LayerStep(
-            self.name,
-            grad,
-            None if bias is None else bias.grad,
-            rows,
-            self.running,
-            self.view,
-            known[1],
-            self.kind.view is output_first,
-            self._memo,
-        )
+        if type(like) is BufferMoments:
+            self._fitting = like.layout, known, self.running.mean
+        return rows

@@ -50,7 +50,7 @@ class ObservedModel:
         self.unused_steps = UnusedSteps()
         self._observation = Observation(model, options, backends)
         self._contents: _Contents | None = None
-        self._checked: tuple[list[int], ...] = ()  # the identities of what was in it when its layers were checked
+        self._checked: list[int] = []  # the identities of what was in it when its layers were checked
         self._handles: list[RemovableHandle] = []
         self._active = False  # beside the handles, at which compiled code cannot look
 
@@ -133,12 +133,13 @@ class ObservedModel:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
         if _torch.is_compiling():
             return
-        if self._observation.backends.waiting:
-            self._observation.backends.flush()
-        self._observation.open_calls.begin()
-        if self._contents is None or self._contents.modules_changed():
-            self._contents = self._find_layers()
-        if self._contents.forwards_changed():
+        observation, contents = self._observation, self._contents
+        if observation.backends.waiting:
+            observation.backends.flush()
+        observation.open_calls.begin()
+        if contents is None or contents.modules_changed():
+            contents = self._contents = self._find_layers()
+        if contents.forwards_changed():
             for layer in self.layers.values():
                 layer.hooks.refresh()
 
@@ -183,7 +184,7 @@ class ObservedModel:
             can_be_paused(self.model.modules(), self._observation.pause)
         self.layers = layers
         self._observation.backends.layers = len(layers)
-        return _Contents(self.model, [layer.module for layer in layers.values()])
+        return _Contents(self.model, layers.values())
 
     def _check_layers(self) -> None:
         owners = owners_of_parameters(clean_names(self.model))
@@ -222,17 +223,19 @@ class ObservedModel:
 class _Contents:
     """What a model consists of, to see in little time whether that has changed."""
 
-    def __init__(self, model: nn.Module, layers: list[nn.Module]) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[ObservedLayer]) -> None:
         """As it is now; forwards are yet to be looked at.
 
         If modules were added or removed, some module that is known does not consist of what it did.
         """
         self._modules = list(model.modules())  # kept, so that no new one is where one of these was
-        self._children = _Mappings(map(_torch.children_of, self._modules))
-        self._parameters = _Mappings(map(_torch.parameters_of, self._modules))
-        self._layers = layers
-        self._attributes = [module.__dict__ for module in layers]
-        self._classes = set(map(type, layers))
+        children = list(map(_torch.children_of, self._modules))
+        self._children = _Mappings(children)
+        self._everything = _Mappings([*children, *map(_torch.parameters_of, self._modules)])
+        self._layers = [layer.module for layer in layers]
+        methods = [(layer.module, name) for layer in layers for name in layer.kind.methods]
+        self._own_methods = [(module.__dict__, name) for module, name in methods]
+        self._class_methods = list({(type(module), name) for module, name in methods})
         self._known_children = self._children.identities()
         self._known_forwards: list[Any] = []
 
@@ -240,17 +243,17 @@ class _Contents:
         """Whether other modules are in the model."""
         return self._known_children != self._children.identities()
 
-    def identities(self) -> tuple[list[int], list[int]]:
+    def identities(self) -> list[int]:
         """Those of all modules and parameters in the modules that are known."""
-        return self._children.identities(), self._parameters.identities()
+        return self._everything.identities()
 
     def forwards_changed(self) -> bool:
         """Whether layers have another `forward` than when this was last asked.
 
         Their classes, their own attributes and those of their classes decide about it.
         """
-        own = [attributes.get(name) for name in _torch.CONVOLUTION_METHODS for attributes in self._attributes]
-        of_classes = [getattr(cls, name, None) for name in _torch.CONVOLUTION_METHODS for cls in self._classes]
+        own = [attributes.get(name) for attributes, name in self._own_methods]
+        of_classes = [getattr(cls, name, None) for cls, name in self._class_methods]
         before, self._known_forwards = self._known_forwards, [*map(type, self._layers), *own, *of_classes]
         return before != self._known_forwards
 
@@ -258,16 +261,17 @@ class _Contents:
 class _Mappings:
     """Mappings that may change, most of them empty."""
 
-    def __init__(self, mappings: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, mappings: list[Mapping[str, Any]]) -> None:
         """As they are now."""
-        every = list(mappings)
-        self._empty = [mapping for mapping in every if not mapping]
-        self._values = [mapping.values for mapping in every if mapping]
+        self._empty = [mapping for mapping in mappings if not mapping]
+        self._values = [mapping.values for mapping in mappings if mapping]
 
     def identities(self) -> list[int]:
         """Those of all values; another list if something was put into a mapping, taken out or replaced."""
-        added = [mapping.values for mapping in self._empty if mapping] if any(self._empty) else []
-        return list(map(id, chain.from_iterable(map(call, [*self._values, *added]))))
+        values = self._values
+        if any(self._empty):
+            values = [*values, *[mapping.values for mapping in self._empty if mapping]]
+        return list(map(id, chain.from_iterable(map(call, values))))
 
 
 class _CannotLookIntoError(Exception):
