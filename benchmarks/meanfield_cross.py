@@ -1,9 +1,9 @@
-"""Mean field's λ_max against Gram matrices of drawn networks (`trimtab.predict(measure=False)`).
+"""Predicted λ_max (`trimtab.predict(measure=False)`) against Gram matrices of networks with fresh weights.
 
     python benchmarks/meanfield_cross.py inputs                  # samples of MNIST and CIFAR-10, to take along
     python benchmarks/meanfield_cross.py measure --device cuda   # or --device cpu; resumed where it was stopped
     python benchmarks/meanfield_cross.py predict
-    python benchmarks/meanfield_cross.py table --worst 30
+    python benchmarks/meanfield_cross.py table --worst 30        # --formulas: of mean field's formulas alone
 
 All take --seed, --networks, --only, --samples and --folder. Several processes share the work by --shard 0/4 … 3/4.
 A case is a network, its data and its mode: `frozen`, `train`, or `plain` where there is no BatchNorm. Measured is the
@@ -219,7 +219,8 @@ def predicted(case: Case, pool: dict[str, Any], target: str, given: bool = False
     except (ValueError, ArithmeticError) as error:
         return {"predicted": None, "unseen": [f"{type(error).__name__}: {error}"], "seconds": 0.0}
     seconds = round(time.perf_counter() - begin, 3)
-    return {"predicted": found.lambda_max, "unseen": list(found.unseen), "seconds": seconds}
+    formulas = {"formulas": found.predicted, "formulas_unseen": list(found.formulas_unseen)}
+    return {"predicted": found.lambda_max, "unseen": list(found.unseen), **formulas, "seconds": seconds}
 
 
 def parse() -> argparse.Namespace:
@@ -242,6 +243,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("cross"))
     parser.add_argument("--given", action="store_true", help="predict white noise from drawn inputs, too")
     parser.add_argument("--worst", type=int, default=0)
+    parser.add_argument("--formulas", action="store_true", help="the table of mean field's formulas alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.part = "" if options.shard == "0/1" else "-" + options.shard.replace("/", "-of-")

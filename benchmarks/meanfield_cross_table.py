@@ -28,8 +28,8 @@ class Row:
         measured: The mean over draws.
         draws: How many.
         spread: The deviation of single draws, as a share of the mean.
-        predicted: What mean field says; NaN if it fails.
-        unseen: What it says it leaves out.
+        predicted: What was predicted; NaN if that failed.
+        unseen: Why it may be wrong.
         seconds: How long that took.
         text: The network in a line.
     """
@@ -71,6 +71,7 @@ class Row:
 def rows(cases: Sequence[Case], options: argparse.Namespace) -> list[Row]:
     """All that was measured and predicted."""
     measured = measurements(options.folder)
+    value, flags = ("formulas", "formulas_unseen") if options.formulas else ("predicted", "unseen")
     predicted: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in read(sorted(options.folder.glob("predicted*.jsonl"))):
         predicted[*(one[name] for name in KEY), one["target"]] = one
@@ -93,8 +94,8 @@ def rows(cases: Sequence[Case], options: argparse.Namespace) -> list[Row]:
                     measured=mean,
                     draws=len(values),
                     spread=deviation / mean,
-                    predicted=math.nan if told["predicted"] is None else told["predicted"],
-                    unseen=tuple(told["unseen"]),
+                    predicted=math.nan if told.get(value) is None else told[value],
+                    unseen=tuple(told[flags]),
                     seconds=told["seconds"],
                     text=describe(case.spec),
                 )

@@ -47,7 +47,7 @@ def test_all_outputs_by_mean_field(about: dict[str, Any], statistics: Any, loss:
     ratios = []
     for seed in range(6):
         found = predict(network(seed, **about), (64,), inputs=data(seed), loss=loss, statistics=statistics)
-        assert found.predicted is not None and found.unseen == ()
+        assert found.predicted is not None and found.formulas_unseen == ()
         ratios.append(found.predicted / found.lambda_max)
     assert math.fsum(ratios) / len(ratios) == pytest.approx(1, abs=0.12)
 
@@ -56,21 +56,23 @@ def test_the_coupling_of_outputs_is_not_nothing() -> None:
     model = network(0, width=100)
     one, every = (predict(model, (64,), outputs=each, statistics="frozen") for each in ("one", "all"))  # type: ignore[arg-type]
     assert every.lambda_max > 1.2 * one.lambda_max
+    assert every.predicted is not None and one.predicted is not None and every.predicted > 1.2 * one.predicted
 
 
 def test_many_classes_are_named() -> None:
     """Some classes are likelier than others in a drawn network, and which decides."""
     model = network(0, outputs=40)
-    assert "from draw to draw" in predict(model, (64,), loss="cross_entropy").unseen[0]
-    assert predict(model, (64,)).unseen == ()
+    assert "from draw to draw" in predict(model, (64,), loss="cross_entropy").formulas_unseen[0]
+    assert predict(model, (64,)).formulas_unseen == ()
 
 
 def test_one_output_with_frozen_statistics_is_the_papers() -> None:
     model = network(0)
     ours = predict(model, (64,), outputs="one", statistics="frozen", momentum=0.9)
     theirs = mean_field_prediction(model, (64,), momentum=0.9)
-    assert ours.lambda_max == theirs.lambda_max
-    assert ours.max_learning_rate == theirs.max_learning_rate == pytest.approx(3.8 / theirs.lambda_max)
+    assert ours.predicted == theirs.lambda_max
+    assert ours.lambda_max == pytest.approx(theirs.lambda_max, rel=0.05)  # drawn networks against a formula
+    assert ours.max_learning_rate == 3.8 / ours.lambda_max and theirs.max_learning_rate == 3.8 / theirs.lambda_max
 
 
 def test_what_decides_between_measuring_and_predicting() -> None:
@@ -110,10 +112,10 @@ def test_a_model_that_cannot_be_traced_is_measured() -> None:
     model = Branching()
     found = predict(model, (4,), inputs=torch.randn(16, 4), samples=1000)
     assert found.kind == "measured" and found.predicted is None and found.terms == {}
-    assert "cannot be traced" in found.unseen[0]
+    assert "cannot be traced" in found.formulas_unseen[0] and found.unseen == ()
     assert any("not extrapolated" in note for note in found.notes)
-    with pytest.raises(ValueError, match="cannot be traced"):
-        predict(model, (4,))
+    drawn = predict(model, (4,))
+    assert drawn.kind == "predicted" and drawn.predicted is None and drawn.drawn is not None
 
 
 def test_a_loss_of_ones_own() -> None:
@@ -148,13 +150,13 @@ def test_fewer_samples_are_measured_than_would_take_too_long_and_that_is_said() 
 
 def test_outputs_at_positions_are_named() -> None:
     model = nn.Sequential(nn.Conv2d(2, 100, 3), nn.ReLU(), nn.Conv2d(100, 3, 1))
-    assert "outputs have 36 positions" in predict(model, (2, 8, 8)).unseen[0]
-    assert predict(model, (2, 8, 8), outputs="one").unseen == ()
+    assert "outputs have 36 positions" in predict(model, (2, 8, 8)).formulas_unseen[0]
+    assert predict(model, (2, 8, 8), outputs="one").formulas_unseen == ()
 
 
 def test_it_says_what_it_is_for() -> None:
     text = str(predict(network(0, width=50), (64,), inputs=data(0, 32), loss="cross_entropy", momentum=0.9))
     assert text.startswith("For cross-entropy, all outputs, train mode, momentum 0.9:")
-    for part in ("λ_max, measured on 32 samples", "predicted by mean field", "of the measured", "rate, measured"):
+    for part in ("λ_max, measured on 32 samples", "by mean field's formulas", "of the measured", "rate, measured"):
         assert part in text
     assert "measured" not in str(predict(network(0, width=50), (64,), statistics="frozen")).partition("\n")[0]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs, check_loss, hessian_product
-from trimtab.probes.isolation import IsolatedModel
-from trimtab.probes.spectrum.lanczos import extremes
+from trimtab.probes.isolation import IsolatedModel, Point
+from trimtab.probes.spectrum.lanczos import Ritz, extremes
 from trimtab.probes.spectrum.operators import Curvature, GaussNewton
 
 TOLERANCE = 0.02
@@ -60,10 +60,18 @@ class BatchedGaussNewton(Curvature):
         batches: Inputs and targets.
         loss: The loss.
         outputs: Of all outputs or of the first one.
+        point: Values for the parameters; None: their own.
     """
 
-    def __init__(self, isolated: IsolatedModel, batches: Sequence[Batch], loss: Loss, outputs: Outputs) -> None:
-        super().__init__(isolated.leaves())
+    def __init__(
+        self,
+        isolated: IsolatedModel,
+        batches: Sequence[Batch],
+        loss: Loss,
+        outputs: Outputs,
+        point: Point | None = None,
+    ) -> None:
+        super().__init__(isolated.leaves(point))
         self._isolated, self._batches, self._loss, self._which = isolated, batches, loss, outputs
         self._samples = sum(len(x) for x, _ in batches)
         self._only: GaussNewton | None = None  # its graph stays; those of several batches would not fit
@@ -138,9 +146,14 @@ def measure_lambda_max(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:count].to(inputs.device)
     whole = [part for part in order.split(size) if len(part) == size]  # a smaller last one would be another matrix
     batches = [(inputs[part], None if targets is None else targets[part]) for part in whole]
-    matrix = BatchedGaussNewton(isolated, batches, loss, outputs)
+    ritz = largest_eigenvalue(BatchedGaussNewton(isolated, batches, loss, outputs))
+    return Measurement(float(ritz.values[-1]), size * len(batches), size, ritz.products, ritz.converged, note)
+
+
+def largest_eigenvalue(matrix: Curvature) -> Ritz:
+    """The largest eigenvalue of a matrix, within 2 %, as the last of the values."""
     noise = torch.Generator().manual_seed(0)
-    ritz = extremes(
+    return extremes(
         matrix.times,
         matrix.start(noise),
         tolerance=TOLERANCE,
@@ -150,7 +163,6 @@ def measure_lambda_max(
         stop_when_stable=True,
         noise=noise,
     )
-    return Measurement(float(ritz.values[-1]), size * len(batches), size, ritz.products, ritz.converged, note)
 
 
 def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics, canonical_statistics
+from trimtab.prediction.drawing import DrawnNetworks, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import Measurement, has_batch_statistics, measure_lambda_max, relative
 from trimtab.prediction.seen import NOT_SEEN, SeenInTraining, seen_in_training
@@ -16,6 +17,10 @@ from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
 DRAWN = 64  # inputs, to measure on where there are none
+ALONE = (
+    "The model is too large to draw networks like it; mean field's formulas alone are right for wide networks, white "
+    "inputs, frozen statistics and one output: measure it."
+)
 MODES = {"batch": "train mode", "frozen": "frozen statistics", "running": "evaluation mode"}
 
 
@@ -24,17 +29,20 @@ class Prediction:
     """The largest eigenvalue of the Gauss–Newton matrix of a loss, and the learning rates that follow; print it.
 
     Attributes:
-        kind: `measured` with the model's own weights, or `predicted` by mean field: what `lambda_max` is.
+        kind: What `lambda_max` is: `measured` with the model's own weights, or `predicted` for a random network like
+            it.
         lambda_max: The eigenvalue, for a data set of `samples`.
         measurement: What was measured; None if nothing was.
-        predicted: Mean field's value for the same; None if it has none.
+        drawn: The random networks whose mean is the prediction; None if `lambda_max` is measured or mean field's.
+        predicted: The value of mean field's formulas for the same; None if they have none.
         loss: In a few words.
         outputs: `all` or `one`.
         statistics: What BatchNorm normalizes by: `batch` as in training, `frozen` or `running`.
         samples: The size of the data set; None: infinite.
         momentum: The momentum that the learning rates are for.
         terms: What each layer adds in mean field, for one output and ½‖f − y‖².
-        unseen: A sentence for each property of the model that mean field leaves out.
+        unseen: A sentence for each reason why a predicted `lambda_max` may be wrong; empty if there is none.
+        formulas_unseen: Likewise for `predicted`: properties of the model that the formulas leave out.
         notes: What else is to be known of the numbers.
         batch_norm: Whether some layer of the model normalizes by the statistics of the batch.
     """
@@ -42,6 +50,7 @@ class Prediction:
     kind: Literal["measured", "predicted"]
     lambda_max: float
     measurement: Measurement | None
+    drawn: DrawnNetworks | None
     predicted: float | None
     loss: str
     outputs: Outputs
@@ -50,6 +59,7 @@ class Prediction:
     momentum: float
     terms: dict[str, float]
     unseen: tuple[str, ...]
+    formulas_unseen: tuple[str, ...]
     notes: tuple[str, ...]
     batch_norm: bool
 
@@ -91,10 +101,14 @@ class Prediction:
             if self.kind == "measured" and self.lambda_max != self.measurement.lambda_max:
                 whole = "infinitely many" if self.samples is None else f"{self.samples:,}"
                 rows.append((f"λ_max, for {whole} samples", f"{self.lambda_max:.4g}"))
+        if self.drawn is not None:
+            spread = f"{100 * self.drawn.spread:.0f} % from network to network"
+            rows.append((f"λ_max, mean of {self.drawn.draws} drawn networks", f"{self.lambda_max:.4g}  (± {spread})"))
         if self.predicted is not None:
             ratio = relative(self.predicted, self.lambda_max)
-            beside = f"  ({ratio:.2f} of the measured)" if self.kind == "measured" and math.isfinite(ratio) else ""
-            rows.append(("λ_max, predicted by mean field", f"{self.predicted:.4g}{beside}"))
+            headline = "the measured" if self.kind == "measured" else "that" if self.drawn else ""
+            beside = f"  ({ratio:.2f} of {headline})" if headline and math.isfinite(ratio) else ""
+            rows.append(("λ_max, by mean field's formulas", f"{self.predicted:.4g}{beside}"))
         rows.append((f"largest learning rate, {self.kind}", f"{self.max_learning_rate:.3g}"))
         rows.append(("optimal learning rate", f"{self.optimal_learning_rate:.3g}"))
         width = max(len(name) for name, _ in rows)
@@ -106,8 +120,9 @@ class Prediction:
             for name, value in self.terms.items():
                 share = f"{100 * value / total:6.1f} %" if total > 0 else ""
                 lines.append(f"  {name:<{width}}  {value:10.4g}  {share}".rstrip())
-        if self.unseen:
-            lines += ["Mean field leaves out:", *(f"- {sentence}" for sentence in self.unseen)]
+        if self.formulas_unseen:
+            lines += ["Mean field leaves out:", *(f"- {sentence}" for sentence in self.formulas_unseen)]
+        lines += [f"Not to be relied on: {one}" for one in self.unseen if one not in self.formulas_unseen]
         lines += [f"Note: {sentence}" for sentence in self.notes]
         if math.isfinite(self.max_learning_rate):
             lines.append(str(self.seen_in_training or NOT_SEEN))
@@ -132,11 +147,12 @@ def predict(
 
     With `inputs` the largest eigenvalue of the Gauss–Newton matrix is measured with the model's own weights, within
     2 % and in about a minute and 4 GiB at most (else on fewer inputs, which is said); mean field stands beside it.
-    Without, it is predicted by mean field: weights are taken for independent Gaussians of each layer's own variance,
-    as at the start of training, and inputs for white noise. The model is left as it is.
+    Without, it is predicted for a random network like the model, on white noise: networks with the same weights in
+    random order are drawn, and the mean of theirs is taken. For a model so large that this would take more than some
+    seconds the formulas of mean field answer alone. The model is left as it is.
 
     Args:
-        model: Any module; mean field needs one that torch.fx can trace.
+        model: Any module; mean field's formulas need one that torch.fx can trace.
         input_shape: The shape of one input, without the dimension of samples.
         loss: `squared`, the mean over samples of ½‖f − y‖²; `cross_entropy`; or a function of outputs and targets that
             returns a mean over samples, which can only be measured.
@@ -149,7 +165,8 @@ def predict(
             that of `inputs`, or infinite without any.
         batch_size: How many inputs share BatchNorm's statistics; None: all.
         momentum: Of the optimizer, in [0, 1).
-        measure: True: measure, on drawn inputs if none are given; False: never; None: if there are inputs.
+        measure: True: measure, on drawn inputs if none are given; False: predict, for these inputs if there are some;
+            None: measure if there are inputs.
 
     Raises:
         ValueError: If an argument makes no sense, or there is nothing to predict.
@@ -182,13 +199,8 @@ def predict(
         notes += [measurement.note] if measurement.note else []
         if not measurement.converged:
             notes.append("Lanczos' method had not come within 2 % of an eigenvalue when it ended.")
-    else:
-        notes += ["White inputs are assumed; with inputs of yours it is measured."] if inputs is None else []
-        if word == "batch" and has_batch_statistics(model):
-            notes.append(
-                "In train mode mean field was between 0.5 and 1.6 of what was measured in some networks (deep or "
-                "residual ones, activations other than ReLU, small batches); measure=True measures."
-            )
+    elif inputs is None:
+        notes.append("White inputs are assumed; with inputs of yours it is measured.")
     count = len(inputs) if samples is None and inputs is not None else samples
     known = not callable(loss) and word != "running"
 
@@ -197,20 +209,39 @@ def predict(
         return _mean_field(model, shape, inputs, word, samples, *kind)
 
     field = mean_field(count)
-    if isinstance(field, str) and measurement is None:
-        raise ValueError(field)
     predicted = field.lambda_max if known and not isinstance(field, str) else None
-    value = predicted
+    formulas_unseen = (field,) if isinstance(field, str) else field.unseen
+    unseen: tuple[str, ...] = ()
+    drawn = None
     if measurement is not None:
         value = measurement.lambda_max
         if count is not None and count != measurement.samples:
             value, sentence = _extrapolated(measurement, mean_field(measurement.samples), field, count)
             notes.append(sentence)
-    assert value is not None
+    else:
+        drawn = draw_networks(
+            model,
+            shape,
+            inputs,
+            loss=loss,
+            outputs=outputs,
+            statistics=word,
+            batch_size=batch_size,
+            samples=count,
+        )
+        if drawn is not None:
+            value, unseen = drawn.lambda_max, drawn.unseen
+        elif predicted is None:
+            raise ValueError(
+                f"{formulas_unseen[0]} It is too large to draw networks like it; measure=True measures it."
+            )
+        else:
+            value, unseen = predicted, (*formulas_unseen, ALONE)
     return Prediction(
         kind="predicted" if measurement is None else "measured",
         lambda_max=value,
         measurement=measurement,
+        drawn=drawn,
         predicted=predicted,
         loss=describe(loss),
         outputs=outputs,
@@ -218,7 +249,8 @@ def predict(
         samples=count,
         momentum=momentum,
         terms={} if isinstance(field, str) else field.terms,
-        unseen=(field,) if isinstance(field, str) else field.unseen,
+        unseen=unseen,
+        formulas_unseen=formulas_unseen,
         notes=tuple(notes),
         batch_norm=has_batch_statistics(model),
     )

@@ -1,0 +1,166 @@
+"""The largest eigenvalue of networks that are drawn like a model: with its weights in random order.
+
+A random network of some architecture has a λ_max that the formulas of mean field give where layers are wide and samples
+are much alike. Elsewhere (all outputs of narrow layers, clustered data, BatchNorm in train mode) they do not, and such
+networks are drawn: the entries of each parameter are shuffled, which keeps their distribution and nothing that training
+has put into them. How many are drawn, and for how many samples, follows from the operations that it takes, and not from
+a clock: the same call gives the same number.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from trimtab.norms.statistics import Statistics
+from trimtab.prediction.losses import Loss, Outputs
+from trimtab.prediction.measuring import Batch, BatchedGaussNewton, largest_eigenvalue
+from trimtab.probes.isolation import IsolatedModel, Point
+
+WORK = {"cpu": 3e11, "cuda": 3e13}
+"""Floating-point operations that all draws together may take: some seconds on two cores or one GPU."""
+PER_SAMPLE = 30  # times those of a forward: some five products with the matrix, each like three forwards and backwards
+PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
+SAMPLES = 64  # where the size of the data set is not given, or is larger than MAX_SAMPLES
+MAX_SAMPLES, MIN_SAMPLES = 128, 8
+MAX_DRAWS, MIN_DRAWS = 48, 3
+SURE_DRAWS = 8  # of which the deviation is known well enough to stop
+ENOUGH = 0.025  # standard error of the mean, as a share of it, from which on no more networks are drawn
+UNCERTAIN = 0.05  # above which the mean is not to be trusted
+FAR = 0.25  # change by extrapolation, above which the extrapolated value is not
+
+
+@dataclass(frozen=True)
+class DrawnNetworks:
+    """The eigenvalues of drawn networks.
+
+    Attributes:
+        lambda_max: Their mean, for the size of the data set that was asked for.
+        spread: The deviation from network to network, as a share of it.
+        draws: How many networks there were.
+        samples: How many samples they saw.
+        batch_size: In batches of so many.
+        unseen: What the mean leaves out, a sentence for each.
+    """
+
+    lambda_max: float
+    spread: float
+    draws: int
+    samples: int
+    batch_size: int
+    unseen: tuple[str, ...]
+
+
+def draw_networks(
+    model: nn.Module,
+    shape: Sequence[int],
+    inputs: Tensor | None,
+    *,
+    loss: Loss,
+    outputs: Outputs,
+    statistics: Statistics,
+    batch_size: int | None,
+    samples: int | None,
+) -> DrawnNetworks | None:
+    """The mean λ_max of networks like a model; None if that would take too long.
+
+    Args:
+        model: The model, which is not changed.
+        shape: Of one input.
+        inputs: Data; None: white noise, which is drawn for each network.
+        loss: The loss, by name.
+        outputs: All, or one.
+        statistics: What BatchNorm normalizes by.
+        batch_size: How many samples share BatchNorm's statistics; None: all.
+        samples: The size of the data set; None: infinite. If there are fewer, or fewer can be afforded, the value is
+            extrapolated along a straight line in one over the number of samples.
+
+    Raises:
+        CannotMeasure: If numbers are not finite on the way.
+    """
+    isolated = IsolatedModel(model, statistics=statistics, dropout=False)
+    like = next(iter(isolated.parameters.values()))
+    example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device) if inputs is None else inputs[:2]
+    each = PER_SAMPLE * operations(isolated, example) / len(example)
+    always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values())
+    most = WORK.get(like.device.type, WORK["cpu"])
+    available = MAX_SAMPLES if inputs is None else len(inputs)
+    wanted = min(available, samples if samples is not None and samples <= MAX_SAMPLES else SAMPLES)
+    size = min(wanted, int((most / (2 * MIN_DRAWS) - always) / max(each, 1)))
+    if size < min(wanted, MIN_SAMPLES):
+        return None
+    batch = size if batch_size is None else min(batch_size, size)
+    size = size // batch * batch
+    few = 0 if size == samples or size < 4 else size // 2 if size < 2 * batch else size // (2 * batch) * batch
+    noise = torch.Generator().manual_seed(0)
+    here: list[float] = []
+    at_few: list[float] = []
+    for _ in range(min(MAX_DRAWS, int(most / ((size + few) * each + (1 + bool(few)) * always)))):
+        point = shuffled(isolated.parameters, noise)
+        x = _some(inputs, size, shape, like, noise)
+        for count, values in ((size, here), (few, at_few)):
+            if count:
+                batches: list[Batch] = [(part, None) for part in x[:count].split(min(batch, count))]
+                matrix = BatchedGaussNewton(isolated, batches, loss, outputs, point)
+                values.append(float(largest_eigenvalue(matrix).values[-1]))
+        if len(here) >= SURE_DRAWS and _error(here) <= ENOUGH:
+            break
+    value = fmean(here)
+    unseen = []
+    if few:
+        share = ((0.0 if samples is None else 1 / samples) - 1 / size) / (1 / few - 1 / size)
+        value = max(value + share * (fmean(at_few) - fmean(here)), 0.0)
+        if not abs(value - fmean(here)) <= FAR * fmean(here):
+            whole = "infinitely many" if samples is None else f"{samples:,}"
+            unseen.append(
+                f"It is extrapolated from {size} to {whole} samples, by {fmean(here):.3g} → {value:.3g}: measure it on "
+                "more inputs."
+            )
+    if _error(here) > UNCERTAIN:
+        unseen.append(
+            f"λ_max differs by {100 * _spread(here):.0f} % from network to network, so that a mean over {len(here)} "
+            f"says little of one; measure yours."
+        )
+    return DrawnNetworks(value, _spread(here), len(here), size, batch, tuple(unseen))
+
+
+def shuffled(parameters: Point, noise: torch.Generator) -> Point:
+    """The same numbers in each parameter, in random order."""
+    return {
+        name: values.flatten()[torch.randperm(values.numel(), generator=noise).to(values.device)].view_as(values)
+        for name, values in parameters.items()
+    }
+
+
+def operations(isolated: IsolatedModel, inputs: Tensor) -> int:
+    """The floating-point operations of a forward in matrix products, convolutions and attention."""
+    counter = FlopCounterMode(display=False)
+
+    def count() -> None:
+        with torch.no_grad(), counter:
+            isolated.model(inputs)
+
+    isolated.run(count)
+    return counter.get_total_flops()
+
+
+def _some(inputs: Tensor | None, count: int, shape: Sequence[int], like: Tensor, noise: torch.Generator) -> Tensor:
+    if inputs is None:
+        return torch.randn(count, *shape, generator=noise).to(like)
+    if count == len(inputs):
+        return inputs
+    return inputs[torch.randperm(len(inputs), generator=noise)[:count].to(inputs.device)]
+
+
+def _spread(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return stdev(values) / mean if len(values) > 1 and mean > 0 else 0.0 if len(values) > 1 else math.inf
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of the mean, as a share of it."""
+    return _spread(values) / math.sqrt(len(values))
