@@ -27,10 +27,8 @@ PER_SAMPLE = 30  # times those of a forward: some five products with the matrix,
 PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
 SAMPLES = 64  # where the size of the data set is not given, or is larger than MAX_SAMPLES
 MAX_SAMPLES, MIN_SAMPLES = 128, 8
-MAX_DRAWS, MIN_DRAWS = 48, 3
-SURE_DRAWS = 8  # of which the deviation is known well enough to stop
-ENOUGH = 0.025  # standard error of the mean, as a share of it, from which on no more networks are drawn
-UNCERTAIN = 0.05  # above which the mean is not to be trusted
+MAX_DRAWS, MIN_DRAWS = 24, 3  # their number does not depend on what they give: to stop early would favour low means
+UNCERTAIN = 0.05  # standard error of the mean, as a share of it, above which it is not to be trusted
 FAR = 0.25  # change by extrapolation, above which the extrapolated value is not
 
 
@@ -107,8 +105,6 @@ def draw_networks(
                 batches: list[Batch] = [(part, None) for part in x[:count].split(min(batch, count))]
                 matrix = BatchedGaussNewton(isolated, batches, loss, outputs, point)
                 values.append(float(largest_eigenvalue(matrix).values[-1]))
-        if len(here) >= SURE_DRAWS and _error(here) <= ENOUGH:
-            break
     value = fmean(here)
     unseen = []
     if few:
