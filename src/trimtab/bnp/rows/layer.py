@@ -80,7 +80,7 @@ class ObservedLayer(KnownLayer):
         self.books.discard()
         self.books.follow(None)
         self._compiled.clear()
-        self._memo = {}
+        self._memo, self._fitting = {}, None
         self.hooks.take_off()
 
     def _follow(self, weight: nn.Parameter | None) -> None:
