@@ -1,7 +1,7 @@
 """What `trimtab.predict` says of real architectures, predicted and measured (needs timm).
 
-    python benchmarks/meanfield_cross.py inputs                                    # images of CIFAR-10, to take along
-    python benchmarks/meanfield_real.py --device cuda --shard 0/3 --out FILE       # a part of the models
+    python benchmarks/meanfield_cross.py inputs                                # images of CIFAR-10, to take along
+    python benchmarks/meanfield_real.py --device cuda --shard 0/3 --out FILE   # but for what is in cross/real*.jsonl
     python benchmarks/meanfield_real.py --table FILE [FILE …]
 
 Models of timm as it makes them, with ten classes, on 64×64 inputs: white noise, and CIFAR-10 at twice its size. Each is
@@ -119,9 +119,12 @@ def main() -> None:
         return
     number, count = map(int, options.shard.split("/"))
     begin = time.perf_counter()
+    done = {(one["model"], one["data"], one["loss"]) for one in read(sorted(options.folder.glob("real*.jsonl")))}
     for name in list(MODELS)[number::count]:
         for data in ("white", "cifar10"):
             for loss in LOSSES:
+                if (name, data, loss) in done:
+                    continue
                 if time.perf_counter() - begin > options.limit_seconds:
                     return
                 record = one(name, data, loss, options)

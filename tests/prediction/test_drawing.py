@@ -12,6 +12,7 @@ from trimtab import predict
 from trimtab.prediction import drawing
 from trimtab.prediction.drawing import draw_networks, operations, shuffled
 from trimtab.probes.isolation import IsolatedModel
+from trimtab.probes.result import CannotMeasure
 
 SAMPLES = 24
 
@@ -104,10 +105,29 @@ def test_what_training_has_put_into_the_weights_does_not_count() -> None:
 
 
 def test_shuffling_keeps_the_numbers() -> None:
-    values = {"w": torch.arange(12.0).view(3, 4), "b": torch.arange(3.0)}
-    found = shuffled(values, torch.Generator().manual_seed(0))
-    assert all(torch.equal(found[name].flatten().sort().values, values[name].flatten()) for name in values)
-    assert all(found[name].shape == values[name].shape for name in values) and not torch.equal(found["w"], values["w"])
+    """About their mean, which is chance; or with it, where it is not."""
+    noise = torch.Generator().manual_seed(0)
+    values = {"weight": torch.randn(30, 40, generator=noise), "scale": torch.ones(3), "positive": torch.rand(500) + 1}
+    found = shuffled(values, noise)
+    for name in values:
+        assert found[name].shape == values[name].shape
+        about = values["weight"].mean() - found["weight"].mean() if name == "weight" else 0.0
+        torch.testing.assert_close((found[name] + about).flatten().sort().values, values[name].flatten().sort().values)
+    assert not torch.equal(found["positive"], values["positive"])
+    means = torch.stack([shuffled(values, noise)["weight"].mean() for _ in range(400)])
+    assert means.std() == pytest.approx(1200**-0.5, rel=0.15)
+
+
+def test_a_mean_of_weights_that_is_chance_does_not_count() -> None:
+    """Activations that are all positive would add it up."""
+    torch.manual_seed(0)
+    model = dense(norm=False, width=100)
+    x = clusters(12)
+    value = predict(model, (12,), inputs=x, measure=False).lambda_max
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(2.5 * p.std() / math.sqrt(p.numel()) - p.mean())
+    assert predict(model, (12,), inputs=x, measure=False).lambda_max == pytest.approx(value, rel=0.01)
 
 
 def test_operations_are_counted() -> None:
@@ -172,3 +192,34 @@ def test_what_differs_much_from_network_to_network_is_said() -> None:
         nn.init.normal_(p, std=math.sqrt(2 / 6))
     found = predict(model, (6,), samples=32)
     assert "from network to network" in found.unseen[0] and "Not to be relied on: λ_max differs" in str(found)
+
+
+class Twice(nn.Module):
+    """An operation that has no second derivative, or attention, which has one if it is computed by plain operations."""
+
+    def __init__(self, attention: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.attention = nn.Linear(8, 8), nn.Linear(8, 3), attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.attention:
+            tokens = h.view(-1, 1, 2, 4)
+            return self.last(nn.functional.scaled_dot_product_attention(tokens, tokens, tokens).flatten(1))  # type: ignore[no-any-return]
+        return self.last(nn.functional.hardsigmoid(h))  # type: ignore[no-any-return]
+
+
+def test_attention_is_drawn_and_measured() -> None:
+    torch.manual_seed(0)
+    model = Twice(attention=True)
+    assert predict(model, (8,)).drawn is not None
+    assert predict(model, (8,), measure=True).lambda_max > 0
+
+
+def test_an_operation_without_a_second_derivative_is_left_to_the_formulas() -> None:
+    model = Twice(attention=False)
+    found = predict(model, (8,))
+    assert found.drawn is None and found.lambda_max == found.predicted
+    assert "cannot be drawn. An operation of the model has no second derivative" in found.unseen[-1]
+    with pytest.raises(CannotMeasure, match="no second derivative"):
+        predict(model, (8,), measure=True)

@@ -1,10 +1,10 @@
 """The largest eigenvalue of networks that are drawn like a model: with its weights in random order.
 
-A random network of some architecture has a λ_max that the formulas of mean field give where layers are wide and samples
-are much alike. Elsewhere (all outputs of narrow layers, clustered data, BatchNorm in train mode) they do not, and such
-networks are drawn: the entries of each parameter are shuffled, which keeps their distribution and nothing that training
-has put into them. How many are drawn, and for how many samples, follows from the operations that it takes, and not from
-a clock: the same call gives the same number.
+The formulas of mean field give λ_max of a random network where layers are wide and samples are much alike. Elsewhere
+(all outputs of narrow layers, real data, BatchNorm in train mode) they do not, and such networks are drawn: the entries
+of each parameter are shuffled, which keeps their distribution and nothing else that training has put into them. How
+many are drawn, and for how many samples, follows from the operations that it takes, and not from a clock: the same call
+gives the same number.
 """
 
 import math
@@ -20,8 +20,9 @@ from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs
 from trimtab.prediction.measuring import Batch, BatchedGaussNewton, largest_eigenvalue
 from trimtab.probes.isolation import IsolatedModel, Point
+from trimtab.theory.from_model.parameters import significant_mean
 
-WORK = {"cpu": 3e11, "cuda": 3e13}
+WORK = {"cpu": 3e11, "cuda": 2e12}
 """Floating-point operations that all draws together may take: some seconds on two cores or one GPU."""
 PER_SAMPLE = 30  # times those of a forward: some five products with the matrix, each like three forwards and backwards
 PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
@@ -125,11 +126,20 @@ def draw_networks(
 
 
 def shuffled(parameters: Point, noise: torch.Generator) -> Point:
-    """The same numbers in each parameter, in random order."""
-    return {
-        name: values.flatten()[torch.randperm(values.numel(), generator=noise).to(values.device)].view_as(values)
-        for name, values in parameters.items()
-    }
+    """The same numbers in each parameter, in random order, and with another mean if theirs is as of independent ones.
+
+    Such a mean is small, but activations that are all positive add it up.
+    """
+    return {name: _shuffled(values, noise) for name, values in parameters.items()}
+
+
+def _shuffled(values: Tensor, noise: torch.Generator) -> Tensor:
+    order = torch.randperm(values.numel(), generator=noise).to(values.device)
+    found, exact = values.flatten()[order].view_as(values), values.double()
+    if significant_mean(exact):
+        return found
+    error = float(exact.std(correction=0)) / math.sqrt(values.numel())
+    return found + (error * float(torch.randn((), generator=noise)) - float(exact.mean()))
 
 
 def operations(isolated: IsolatedModel, inputs: Tensor) -> int:

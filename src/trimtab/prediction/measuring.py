@@ -19,6 +19,7 @@ from trimtab.prediction.losses import Loss, Outputs, check_loss, hessian_product
 from trimtab.probes.isolation import IsolatedModel, Point
 from trimtab.probes.spectrum.lanczos import Ritz, extremes
 from trimtab.probes.spectrum.operators import Curvature, GaussNewton
+from trimtab.probes.spectrum.second_derivatives import twice_differentiable
 
 TOLERANCE = 0.02
 MAX_PRODUCTS = 40
@@ -90,8 +91,10 @@ class BatchedGaussNewton(Curvature):
         total = [torch.zeros_like(leaf) for leaf in self.leaves.values()]
         for x, y in self._batches:
             self._isolated.rewind()
-            matrix = self._only or self._matrix(x, y)
-            for into, one in zip(total, part(matrix), strict=True):
+            with twice_differentiable():
+                matrix = self._only or self._matrix(x, y)
+                parts = part(matrix)
+            for into, one in zip(total, parts, strict=True):
                 into.add_(one, alpha=len(x) / self._samples)
             if len(self._batches) == 1:
                 self._only = matrix
@@ -136,7 +139,7 @@ def measure_lambda_max(
 
     Raises:
         ValueError: If an argument is invalid, or nothing in the model is trained.
-        CannotMeasure: If numbers are not finite on the way.
+        CannotMeasure: If numbers are not finite on the way, or an operation of the model has no second derivative.
     """
     check_loss(loss, outputs)
     _check_data(inputs, targets, loss, batch_size)

@@ -13,13 +13,15 @@ from trimtab.prediction.drawing import DrawnNetworks, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import Measurement, has_batch_statistics, measure_lambda_max, relative
 from trimtab.prediction.seen import NOT_SEEN, SeenInTraining, seen_in_training
+from trimtab.probes.result import CannotMeasure
 from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
 DRAWN = 64  # inputs, to measure on where there are none
+TOO_LARGE = "The model is too large to draw networks like it."
 ALONE = (
-    "The model is too large to draw networks like it; mean field's formulas alone are right for wide networks, white "
-    "inputs, frozen statistics and one output: measure it."
+    "Mean field's formulas alone are right for wide networks, white inputs, frozen statistics and one output: measure "
+    "it."
 )
 MODES = {"batch": "train mode", "frozen": "frozen statistics", "running": "evaluation mode"}
 
@@ -219,24 +221,26 @@ def predict(
             value, sentence = _extrapolated(measurement, mean_field(measurement.samples), field, count)
             notes.append(sentence)
     else:
-        drawn = draw_networks(
-            model,
-            shape,
-            inputs,
-            loss=loss,
-            outputs=outputs,
-            statistics=word,
-            batch_size=batch_size,
-            samples=count,
-        )
+        drawn, why = None, TOO_LARGE
+        try:
+            drawn = draw_networks(
+                model,
+                shape,
+                inputs,
+                loss=loss,
+                outputs=outputs,
+                statistics=word,
+                batch_size=batch_size,
+                samples=count,
+            )
+        except CannotMeasure as error:
+            why = f"Networks like it cannot be drawn. {error}"
         if drawn is not None:
             value, unseen = drawn.lambda_max, drawn.unseen
         elif predicted is None:
-            raise ValueError(
-                f"{formulas_unseen[0]} It is too large to draw networks like it; measure=True measures it."
-            )
+            raise ValueError(f"{formulas_unseen[0]} {why} measure=True measures it on drawn inputs.")
         else:
-            value, unseen = predicted, (*formulas_unseen, ALONE)
+            value, unseen = predicted, (*formulas_unseen, f"{why} {ALONE}")
     return Prediction(
         kind="predicted" if measurement is None else "measured",
         lambda_max=value,
