@@ -22,15 +22,14 @@ from trimtab.prediction.measuring import Batch, BatchedGaussNewton, largest_eige
 from trimtab.probes.isolation import IsolatedModel, Point
 from trimtab.theory.from_model.parameters import significant_mean
 
-WORK = {"cpu": 3e11, "cuda": 2e12}
+WORK = {"cpu": 4e11, "cuda": 2e12}
 """Floating-point operations that all draws together may take: some seconds on two cores or one GPU."""
 PER_SAMPLE = 30  # times those of a forward: some five products with the matrix, each like three forwards and backwards
 PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
-SAMPLES = 64  # where the size of the data set is not given, or is larger than MAX_SAMPLES
-MAX_SAMPLES, MIN_SAMPLES = 128, 8
+MAX_SAMPLES, MIN_SAMPLES = 128, 8  # half of the first is enough for a straight line; half of that was not (mf-mlp)
 MAX_DRAWS, MIN_DRAWS = 24, 3  # their number does not depend on what they give: to stop early would favour low means
 UNCERTAIN = 0.05  # standard error of the mean, as a share of it, above which it is not to be trusted
-FAR = 0.25  # change by extrapolation, above which the extrapolated value is not
+FAR = 0.15  # change by extrapolation, above which the extrapolated value is not
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,8 @@ def draw_networks(
     always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values())
     most = WORK.get(like.device.type, WORK["cpu"])
     available = MAX_SAMPLES if inputs is None else len(inputs)
-    wanted = min(available, samples if samples is not None and samples <= MAX_SAMPLES else SAMPLES)
-    size = min(wanted, int((most / (2 * MIN_DRAWS) - always) / max(each, 1)))
+    wanted = min(available, MAX_SAMPLES if samples is None else min(samples, MAX_SAMPLES))
+    size = min(wanted, int((most / MIN_DRAWS - 2 * always) / max(1.5 * each, 1)))  # of these, and of half of them
     if size < min(wanted, MIN_SAMPLES):
         return None
     batch = size if batch_size is None else min(batch_size, size)
