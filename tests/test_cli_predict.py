@@ -36,7 +36,9 @@ def test_data_are_measured_on_unless_told_otherwise(capsys: pytest.CaptureFixtur
     assert (measured["kind"], predicted["kind"]) == ("measured", "predicted")
     assert measured["measurement"]["samples"] == 64 and predicted["measurement"] is None
     assert measured["samples"] == predicted["samples"] == 1397
-    assert measured["predicted"] == predicted["predicted"] == predicted["lambda_max"]
+    assert measured["predicted"] == predicted["predicted"] and measured["drawn"] is None
+    assert predicted["lambda_max"] == predicted["drawn"]["lambda_max"]
+    assert "from network to network" in " ".join(predicted["unseen"])  # BatchNorm of pixels that are mostly 0
     assert any("Extrapolated from 64 to 1397 samples" in note for note in measured["notes"])
 
 

@@ -223,3 +223,17 @@ def test_an_operation_without_a_second_derivative_is_left_to_the_formulas() -> N
     assert "cannot be drawn. An operation of the model has no second derivative" in found.unseen[-1]
     with pytest.raises(CannotMeasure, match="no second derivative"):
         predict(model, (8,), measure=True)
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        ({"batch_size": 0}, "batch_size must be None or a whole number, 1 or larger"),
+        ({"batch_size": "x"}, "batch_size must be None or a whole number, 1 or larger"),
+        ({"batch_size": 1}, "one sample alone has no variance"),
+        ({"samples": 1}, "one sample alone has no variance"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(about: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        predict(dense(), (12,), **about)

@@ -292,7 +292,9 @@ def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> 
     assert told["max_learning_rate"] == pytest.approx(3.8 / told["lambda_max"])
     assert told["unseen"] == []
     assert run("dln25", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["max_learning_rate"] is None
+    told = json.loads(capsys.readouterr().out)
+    assert told["predicted"] == 0 and told["lambda_max"] > 0  # without a direction in common formulas have nothing
+    assert predict(build("dln25"), (10,)).to_dict()["max_learning_rate"] is None
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["mf-mlp", "--data", "nonsense"], ["vgg", "--momentum", "2"]])

@@ -177,6 +177,15 @@ def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:
         raise ValueError("targets must be given: your loss is a function of outputs and targets.")
     if targets is not None and (not isinstance(targets, Tensor) or len(targets) != len(inputs)):
         raise ValueError(f"targets must be a tensor of {len(inputs)}, one for each input.")
+    check_batch_size(batch_size)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Refuse what is not a number of samples.
+
+    Raises:
+        ValueError: If it is neither None nor 1 or larger.
+    """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise ValueError(f"batch_size must be None or a whole number, 1 or larger, not {batch_size!r}.")
 

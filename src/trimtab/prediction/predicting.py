@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from trimtab.norms.statistics import Statistics, canonical_statistics
 from trimtab.prediction.drawing import DrawnNetworks, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
-from trimtab.prediction.measuring import Measurement, has_batch_statistics, measure_lambda_max, relative
+from trimtab.prediction.measuring import (
+    Measurement,
+    check_batch_size,
+    has_batch_statistics,
+    measure_lambda_max,
+    relative,
+)
 from trimtab.prediction.seen import NOT_SEEN, SeenInTraining, seen_in_training
 from trimtab.probes.result import CannotMeasure
 from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
@@ -176,6 +182,7 @@ def predict(
     """
     check_loss(loss, outputs)
     shape = _check_shapes(model, input_shape, inputs, samples)
+    check_batch_size(batch_size)
     if measure not in (None, True, False):
         raise ValueError(f"measure must be True, False or None, not {measure!r}.")
     word = "batch" if statistics is None else canonical_statistics(statistics)
@@ -186,6 +193,8 @@ def predict(
         raise ValueError(f"{what} can only be measured: give inputs, and leave measure out.")
     if targets is not None and inputs is None:
         raise ValueError("targets must come with inputs.")
+    if not measuring and word == "batch" and 1 in (batch_size, samples) and has_batch_statistics(model):
+        raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
     notes: list[str] = []
     measurement = None
     if measuring:
@@ -211,6 +220,8 @@ def predict(
         return _mean_field(model, shape, inputs, word, samples, *kind)
 
     field = mean_field(count)
+    if isinstance(field, str) and measurement is None and "Nothing can be predicted" in field:
+        raise ValueError(field)
     predicted = field.lambda_max if known and not isinstance(field, str) else None
     formulas_unseen = (field,) if isinstance(field, str) else field.unseen
     unseen: tuple[str, ...] = ()
