@@ -118,7 +118,7 @@ class _CpuLayout(InputLayout):
         except RuntimeError:  # no memory of its own, as under torch.func
             return None
         # No memory here either, or negated when it is read, or not where a processor expects a number to begin
-        if not address or x.is_neg() or address % self._itemsize:
+        if not address or not x.is_cpu or x.is_neg() or address % self._itemsize:
             return None
         place = next(self._places, None) or self._new_place()
         if place is None:
