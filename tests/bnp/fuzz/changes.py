@@ -201,6 +201,6 @@ def state(draw: Draw, bnp: trimtab.BNP) -> None:
     if spoil is not None:
         for layer in saved["layers"].values():
             value = None if layer[part] is None else layer[part].get(name)
-            if isinstance(value, Tensor) and value.layout is torch.strided:
+            if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:  # it has no numbers
                 layer[part][name] = spoil(value.as_subclass(Tensor))
     bnp.load_state_dict(saved)
