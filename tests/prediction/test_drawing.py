@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trimtab import predict
 from trimtab.prediction import drawing
-from trimtab.prediction.drawing import draw_networks, operations, shuffled
+from trimtab.prediction.drawing import draw_networks, operations
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import CannotMeasure
 
@@ -102,20 +102,6 @@ def test_what_training_has_put_into_the_weights_does_not_count() -> None:
             p.copy_(p.flatten().sort().values.view_as(p))
     assert predict(model, (12,), samples=32).lambda_max == pytest.approx(value, rel=0.15)  # two means of some draws
     assert predict(model, (12,), samples=32, measure=True).lambda_max > 3 * value
-
-
-def test_shuffling_keeps_the_numbers() -> None:
-    """About their mean, which is chance; or with it, where it is not."""
-    noise = torch.Generator().manual_seed(0)
-    values = {"weight": torch.randn(30, 40, generator=noise), "scale": torch.ones(3), "positive": torch.rand(500) + 1}
-    found = shuffled(values, noise)
-    for name in values:
-        assert found[name].shape == values[name].shape
-        about = values["weight"].mean() - found["weight"].mean() if name == "weight" else 0.0
-        torch.testing.assert_close((found[name] + about).flatten().sort().values, values[name].flatten().sort().values)
-    assert not torch.equal(found["positive"], values["positive"])
-    means = torch.stack([shuffled(values, noise)["weight"].mean() for _ in range(400)])
-    assert means.std() == pytest.approx(1200**-0.5, rel=0.15)
 
 
 def test_a_mean_of_weights_that_is_chance_does_not_count() -> None:

@@ -22,7 +22,7 @@ def directions(size: int) -> Array:
     turn = np.linspace(0, np.pi, 2000 if size == 2 else 400)
     if size == 2:
         return np.column_stack([np.cos(turn), np.sin(turn)])
-    height, around = (a.ravel() for a in np.meshgrid(np.linspace(-1, 1, 401), 2 * turn))
+    height, around = (a.ravel() for a in np.meshgrid(np.cos(turn), 2 * turn))  # as densely at the poles
     ring = np.sqrt(1 - height**2)
     return np.column_stack([ring * np.cos(around), ring * np.sin(around), height])
 

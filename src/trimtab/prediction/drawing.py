@@ -2,9 +2,9 @@
 
 The formulas of mean field give λ_max of a random network where layers are wide and samples are much alike. Elsewhere
 (all outputs of narrow layers, real data, BatchNorm in train mode) they do not, and such networks are drawn: the entries
-of each parameter are shuffled, which keeps their distribution and nothing else that training has put into them. How
-many are drawn, and for how many samples, follows from the operations that it takes, and not from a clock: the same call
-gives the same number.
+of each parameter are shuffled, which keeps their distribution and nothing else that training has put into them. For how
+many samples, and how many can be afforded, follows from the operations that it takes, and not from a clock; how many
+are needed follows from how much the first of them differ. So the same call gives the same number.
 """
 
 import math
@@ -19,16 +19,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs
 from trimtab.prediction.measuring import Batch, BatchedGaussNewton, largest_eigenvalue
-from trimtab.probes.isolation import IsolatedModel, Point
-from trimtab.theory.from_model.parameters import significant_mean
+from trimtab.prediction.shuffling import Shuffle
+from trimtab.probes.isolation import IsolatedModel
 
-WORK = {"cpu": 4e11, "cuda": 2e12}
-"""Floating-point operations that all draws together may take: some seconds on two cores or one GPU."""
+WORK = {"cpu": 1.6e12, "cuda": 8e12}
+"""Floating-point operations that all draws together may take: half a minute on two cores, less on a GPU."""
 PER_SAMPLE = 30  # times those of a forward: some five products with the matrix, each like three forwards and backwards
 PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
 MAX_SAMPLES, MIN_SAMPLES = 128, 8  # half of the first is enough for a straight line; half of that was not (mf-mlp)
-MAX_DRAWS, MIN_DRAWS = 24, 3  # their number does not depend on what they give: to stop early would favour low means
-UNCERTAIN = 0.05  # standard error of the mean, as a share of it, above which it is not to be trusted
+MIN_DRAWS, MAX_DRAWS = 12, 100  # the first are always drawn, and tell how many are needed
+PRECISE = 0.025  # the standard error of the mean, as a share of it, for which there are enough
+UNCERTAIN = 0.08  # above which it is not to be trusted
 FAR = 0.15  # change by extrapolation, above which the extrapolated value is not
 
 
@@ -86,25 +87,28 @@ def draw_networks(
     each = PER_SAMPLE * operations(isolated, example) / len(example)
     always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values())
     most = WORK.get(like.device.type, WORK["cpu"])
-    available = MAX_SAMPLES if inputs is None else len(inputs)
-    wanted = min(available, MAX_SAMPLES if samples is None else min(samples, MAX_SAMPLES))
-    size = min(wanted, int((most / MIN_DRAWS - 2 * always) / max(1.5 * each, 1)))  # of these, and of half of them
-    if size < min(wanted, MIN_SAMPLES):
+    sizes = _sizes(MAX_SAMPLES if inputs is None else len(inputs), samples, batch_size, most / MIN_DRAWS, each, always)
+    if sizes is None:
         return None
-    batch = size if batch_size is None else min(batch_size, size)
-    size = size // batch * batch
-    few = 0 if size == samples or size < 4 else size // 2 if size < 2 * batch else size // (2 * batch) * batch
-    noise = torch.Generator().manual_seed(0)
+    size, few, batch = sizes
+    noise, shuffle = torch.Generator().manual_seed(0), Shuffle(isolated.parameters)
     here: list[float] = []
     at_few: list[float] = []
-    for _ in range(min(MAX_DRAWS, int(most / ((size + few) * each + (1 + bool(few)) * always)))):
-        point = shuffled(isolated.parameters, noise)
+
+    def draw() -> None:
+        point = shuffle(noise)
         x = _some(inputs, size, shape, like, noise)
         for count, values in ((size, here), (few, at_few)):
             if count:
                 batches: list[Batch] = [(part, None) for part in x[:count].split(min(batch, count))]
                 matrix = BatchedGaussNewton(isolated, batches, loss, outputs, point)
                 values.append(float(largest_eigenvalue(matrix).values[-1]))
+
+    for _ in range(MIN_DRAWS):
+        draw()
+    affordable = min(MAX_DRAWS, int(most / ((size + few) * each + (1 + bool(few)) * always)))
+    for _ in range(min(math.ceil((_spread(here) / PRECISE) ** 2), affordable) - MIN_DRAWS):
+        draw()
     value = fmean(here)
     unseen = []
     if few:
@@ -116,29 +120,31 @@ def draw_networks(
                 f"It is extrapolated from {size} to {whole} samples, by {fmean(here):.3g} → {value:.3g}: measure it on "
                 "more inputs."
             )
-    if _error(here) > UNCERTAIN:
+    if (error := _spread(here) / math.sqrt(len(here))) > UNCERTAIN:
         unseen.append(
-            f"λ_max differs by {100 * _spread(here):.0f} % from network to network, so that a mean over {len(here)} "
-            f"says little of one; measure yours."
+            f"λ_max differs by {100 * _spread(here):.0f} % from network to network, so that a mean over {len(here)} is "
+            f"uncertain by {100 * error:.0f} %: measure yours."
         )
     return DrawnNetworks(value, _spread(here), len(here), size, batch, tuple(unseen))
 
 
-def shuffled(parameters: Point, noise: torch.Generator) -> Point:
-    """The same numbers in each parameter, in random order, and with another mean if theirs is as of independent ones.
+def _sizes(
+    available: int, samples: int | None, batch_size: int | None, most: float, each: float, always: float
+) -> tuple[int, int, int] | None:
+    """How many samples the networks see, how many beside for extrapolating (or 0), and in batches of how many.
 
-    Such a mean is small, but activations that are all positive add it up.
+    None if one draw would take more than `most` operations; a sample takes `each`, a draw takes `always` beside.
     """
-    return {name: _shuffled(values, noise) for name, values in parameters.items()}
-
-
-def _shuffled(values: Tensor, noise: torch.Generator) -> Tensor:
-    order = torch.randperm(values.numel(), generator=noise).to(values.device)
-    found, exact = values.flatten()[order].view_as(values), values.double()
-    if significant_mean(exact):
-        return found
-    error = float(exact.std(correction=0)) / math.sqrt(values.numel())
-    return found + (error * float(torch.randn((), generator=noise)) - float(exact.mean()))
+    wanted = min(available, MAX_SAMPLES if samples is None else min(samples, MAX_SAMPLES))
+    size = wanted
+    if wanted != samples or wanted * each + always > most:  # of so many, and of half of them
+        size = min(wanted, int((most - 2 * always) / max(1.5 * each, 1)))
+    if size < min(wanted, MIN_SAMPLES):
+        return None
+    batch = size if batch_size is None else min(batch_size, size)
+    size = size // batch * batch
+    few = 0 if size == samples or size < 4 else size // 2 if size < 2 * batch else size // (2 * batch) * batch
+    return size, few, batch
 
 
 def operations(isolated: IsolatedModel, inputs: Tensor) -> int:
@@ -162,10 +168,6 @@ def _some(inputs: Tensor | None, count: int, shape: Sequence[int], like: Tensor,
 
 
 def _spread(values: Sequence[float]) -> float:
+    """The deviation of some numbers, as a share of their mean."""
     mean = fmean(values)
-    return stdev(values) / mean if len(values) > 1 and mean > 0 else 0.0 if len(values) > 1 else math.inf
-
-
-def _error(values: Sequence[float]) -> float:
-    """The standard error of the mean, as a share of it."""
-    return _spread(values) / math.sqrt(len(values))
+    return stdev(values) / mean if mean > 0 else 0.0

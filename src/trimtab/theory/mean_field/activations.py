@@ -7,7 +7,7 @@ For preactivations (a, b) ~ N(0, [[v₁, c], [c, v₂]]) an activation φ gives 
 - `gain`: E aφ′(a)·bφ′(b), for the gradient with respect to a γ before the activation (the third term of eq. 157).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +30,7 @@ FINEST = 0.5  # the longest step in units of the preactivation, in which activat
 CHUNK = 1 << 22  # values of a function held in memory at a time
 WORK = 1 << 26  # values of a function, above which a series is faster than quadrature in two dimensions
 DEGREE = 150
+MOST_CODES = 1 << 26  # combinations of values that are told apart
 
 
 @runtime_checkable
@@ -170,16 +171,16 @@ class Quadrature:
 
     def _expect(self, function: Function, v1: ArrayLike, v2: ArrayLike, c: ArrayLike) -> Array:
         """E g(a)g(b), computed once for each different (v₁, v₂, c): most positions of an image share theirs."""
-        broad = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (v1, v2, c)))
-        triples = np.stack([x.ravel() for x in broad], axis=1)
-        scale = max(float(np.abs(triples).max(initial=0.0)), 1e-300)
-        _, index, inverse = np.unique(np.round(triples / scale, 9), axis=0, return_index=True, return_inverse=True)
-        each = triples[index]
-        widest = float(each[:, :2].max(initial=0.0))
+        arrays = [np.asarray(x, dtype=float) for x in (v1, v2, c)]
+        widest = max(float(variance.max(initial=0.0)) for variance in arrays[:2])
         x, w = gauss_hermite(NODES) if self.smooth and widest <= NARROW else equal_steps(_enough(widest))
         weights = w[:, None] * w[None, :]
-        if len(each) * weights.size > WORK:
-            return _by_hermite_series(function, v1, v2, np.asarray(c, dtype=float))
+        which = _different(arrays, WORK // weights.size)
+        if which is None:
+            return _by_hermite_series(function, v1, v2, arrays[2])
+        at = np.zeros(which.max(initial=-1) + 1, dtype=np.intp)  # of each of them one place
+        at[which.ravel()] = np.arange(which.size)
+        each = np.stack([np.broadcast_to(x, which.shape).ravel()[at] for x in arrays], axis=1)
         rows = max(1, CHUNK // weights.size)
         parts = []
         for start in range(0, len(each), rows):
@@ -188,7 +189,27 @@ class Quadrature:
             first = function(np.sqrt(a2) * x[None, :, None])
             mixed = rho * x[None, :, None] + np.sqrt(1 - rho**2) * x[None, None, :]
             parts.append((weights * first * function(np.sqrt(b2) * mixed)).sum((1, 2)))
-        return np.asarray(np.concatenate(parts)[inverse.ravel()].reshape(broad[0].shape))
+        return np.asarray(np.concatenate(parts)[which])
+
+
+def _different(arrays: Sequence[Array], most: int) -> NDArray[np.intp] | None:
+    """For each place of the arrays, broadcast, the number of the combination of values there; None if more than `most`.
+
+    Values are compared up to 1e-9 of the largest. Each array is sorted before it is broadcast, since most are small.
+    """
+    scale = max(max(float(np.abs(x).max(initial=0.0)) for x in arrays), 1e-300)
+    codes, count = np.zeros((), dtype=np.int64), 1
+    for x in arrays:
+        rounded = np.round(x / scale, 9)
+        values = np.unique(rounded)
+        count *= len(values)
+        if len(values) > most or count > MOST_CODES:
+            return None
+        codes = codes * len(values) + np.searchsorted(values, rounded)
+    is_there = np.bincount(codes.ravel(), minlength=count) > 0
+    if int(is_there.sum()) > most:
+        return None
+    return (np.cumsum(is_there) - 1)[codes]
 
 
 def _enough(variance: float) -> int:

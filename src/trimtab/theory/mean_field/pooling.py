@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import qmc
 
 from trimtab.theory.mean_field.activations import Activation, Array
 from trimtab.theory.mean_field.graph import Gradient, Parameterless, State
@@ -159,6 +158,8 @@ def _shares(largest: Array, mu: Array, deviations: Array) -> Array:
 
 def _draw(covariance: Array) -> Array:
     """Gaussian fields of that covariance, which their own covariance about 0 equals."""
+    from scipy.stats import qmc  # which takes a second to import
+
     variances, directions = np.linalg.eigh(covariance)
     nonzero = variances > 1e-9 * max(float(variances[-1]), np.finfo(float).tiny)
     directions = (directions[:, nonzero] * np.sqrt(variances[nonzero]))[:, ::-1]
