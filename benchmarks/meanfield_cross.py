@@ -2,7 +2,7 @@
 
     python benchmarks/meanfield_cross.py inputs                  # samples of MNIST and CIFAR-10, to take along
     python benchmarks/meanfield_cross.py measure --device cuda   # or --device cpu; resumed where it was stopped
-    python benchmarks/meanfield_cross.py predict
+    python benchmarks/meanfield_cross.py predict                 # --device cuda: with the draws that a CPU would make
     python benchmarks/meanfield_cross.py table --worst 30        # --formulas: of mean field's formulas alone
 
 All take --seed, --networks, --only, --samples and --folder. Several processes share the work by --shard 0/4 … 3/4.
@@ -191,18 +191,23 @@ def predict(some: list[Case], folder: Path, options: argparse.Namespace) -> None
     path.unlink(missing_ok=True)
     for case in some:
         for target in TARGETS:
-            record = {**case.key, "target": target, **predicted(case, pool, target, options.given)}
+            record = {**case.key, "target": target, **predicted(case, pool, target, options.given, options.device)}
             append(path, record)
             beside = "  flagged" if record["unseen"] else ""
             value = "failed" if record["predicted"] is None else f"{record['predicted']:.4g}"
             print(f"{case.index:>3} {case.data:<8}{case.mode:<7}{target:<4}{value:>10}{beside}", flush=True)
 
 
-def predicted(case: Case, pool: dict[str, Any], target: str, given: bool = False) -> dict[str, Any]:
+def predicted(
+    case: Case, pool: dict[str, Any], target: str, given: bool = False, device: str = "cpu"
+) -> dict[str, Any]:
     """What `trimtab.predict` says: a value, what it leaves out, and how long it took."""
     import trimtab
+    from trimtab.prediction import drawing
 
-    model = build(case.spec, case.shape, case.number("predicted"))
+    drawing.WORK["cuda"] = drawing.WORK["cpu"]
+    model = build(case.spec, case.shape, case.number("predicted")).to(device)
+    inputs = None if case.data == "white" and not given else inputs_of(case, pool, "predicted").to(device)
     begin = time.perf_counter()
     try:
         found = trimtab.predict(
@@ -211,7 +216,7 @@ def predicted(case: Case, pool: dict[str, Any], target: str, given: bool = False
             loss="cross_entropy" if target == "ce" else "squared",
             outputs="one" if target == "one" else "all",
             statistics="frozen" if case.mode == "frozen" else "batch",
-            inputs=None if case.data == "white" and not given else inputs_of(case, pool, "predicted"),
+            inputs=inputs,
             samples=case.samples,
             batch_size=case.samples,
             measure=False,
@@ -220,7 +225,8 @@ def predicted(case: Case, pool: dict[str, Any], target: str, given: bool = False
         return {"predicted": None, "unseen": [f"{type(error).__name__}: {error}"], "seconds": 0.0}
     seconds = round(time.perf_counter() - begin, 3)
     formulas = {"formulas": found.predicted, "formulas_unseen": list(found.formulas_unseen)}
-    return {"predicted": found.lambda_max, "unseen": list(found.unseen), **formulas, "seconds": seconds}
+    drawn = {} if found.drawn is None else {"draws": found.drawn.draws, "spread": round(found.drawn.spread, 4)}
+    return {"predicted": found.lambda_max, "unseen": list(found.unseen), **formulas, **drawn, "seconds": seconds}
 
 
 def parse() -> argparse.Namespace:
