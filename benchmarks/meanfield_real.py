@@ -22,6 +22,8 @@ from meanfield_cross import append, read
 from torch import Tensor, nn
 
 MODELS = {
+    "vit_tiny_patch16_224": {"img_size": 64},
+    "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4},
     "resnet18": {},
     "resnet50": {},
     "resnet18d": {},
@@ -34,8 +36,6 @@ MODELS = {
     "regnety_002": {},
     "convnext_atto": {},
     "mixer_s32_224": {"img_size": 64},
-    "vit_tiny_patch16_224": {"img_size": 64},
-    "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4},
 }
 LOSSES = ("squared", "cross_entropy")
 SAMPLES, SIZE = 32, 64

@@ -151,8 +151,8 @@ def test_an_error_of_ours_is_not_hidden(tmp_path: Path, monkeypatch: pytest.Monk
 PRINTING = [
     ["list", "networks"],
     ["data", "list"],
-    ["predict", "mf-mlp"],
-    ["predict", "mf-mlp", "--json"],
+    ["predict", "small-mlp", "--measure", "--samples", "8"],
+    ["predict", "small-mlp", "--measure", "--samples", "8", "--json"],
     [],
     ["--help"],
     ["train", "--help"],

@@ -85,6 +85,27 @@ def test_nothing_changes(statistics: str, odd: Odd, batch: dict[str, Tensor]) ->
     assert "last.weight" not in gradient
 
 
+def test_runs_within_a_run_are_as_runs_one_by_one(odd: Odd, batch: dict[str, Tensor]) -> None:
+    """With the same dropout, buffers and counters; and nothing of them is left in the model."""
+    isolated = IsolatedModel(odd)
+    points = [None, {name: 1.5 * value for name, value in isolated.parameters.items()}]
+
+    def loss() -> tuple[float, int]:
+        return float(loss_fn(odd, batch).detach()), odd.calls
+
+    alone = [isolated.run(loss, point) for point in points]
+
+    def both() -> list[tuple[float, int]]:
+        loss_fn(odd, batch)
+        return [isolated.run(loss, point) for point in points]
+
+    with untouched(odd):
+        assert isolated.run(both) == alone
+        with pytest.raises(ZeroDivisionError):
+            isolated.run(lambda: isolated.run(lambda: 1 / 0))
+    assert isolated.run(loss) == alone[0]
+
+
 def test_a_failure_leaves_nothing_behind(odd: Odd, batch: dict[str, Tensor]) -> None:
     def fails(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         loss_fn(model, batch)

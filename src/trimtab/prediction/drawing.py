@@ -104,11 +104,14 @@ def draw_networks(
                 matrix = BatchedGaussNewton(isolated, batches, loss, outputs, point)
                 values.append(float(largest_eigenvalue(matrix).values[-1]))
 
-    for _ in range(MIN_DRAWS):
-        draw()
-    affordable = min(MAX_DRAWS, int(most / ((size + few) * each + (1 + bool(few)) * always)))
-    for _ in range(min(math.ceil((_spread(here) / PRECISE) ** 2), affordable) - MIN_DRAWS):
-        draw()
+    def draw_all() -> None:
+        for _ in range(MIN_DRAWS):
+            draw()
+        affordable = min(MAX_DRAWS, int(most / ((size + few) * each + (1 + bool(few)) * always)))
+        for _ in range(min(math.ceil((_spread(here) / PRECISE) ** 2), affordable) - MIN_DRAWS):
+            draw()
+
+    isolated.run(draw_all)
     value = fmean(here)
     unseen = []
     if few:

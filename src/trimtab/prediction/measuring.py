@@ -62,6 +62,9 @@ class BatchedGaussNewton(Curvature):
         loss: The loss.
         outputs: Of all outputs or of the first one.
         point: Values for the parameters; None: their own.
+
+    Attributes:
+        isolated: The model.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class BatchedGaussNewton(Curvature):
         point: Point | None = None,
     ) -> None:
         super().__init__(isolated.leaves(point))
-        self._isolated, self._batches, self._loss, self._which = isolated, batches, loss, outputs
+        self.isolated = isolated
+        self._batches, self._loss, self._which = batches, loss, outputs
         self._samples = sum(len(x) for x, _ in batches)
         self._only: GaussNewton | None = None  # its graph stays; those of several batches would not fit
 
@@ -82,15 +86,15 @@ class BatchedGaussNewton(Curvature):
         raise NotImplementedError
 
     def _times(self, vector: list[Tensor]) -> list[Tensor]:
-        return self._isolated.run(lambda: self._sum(lambda matrix: matrix._times(vector)), self.leaves)
+        return self.isolated.run(lambda: self._sum(lambda matrix: matrix._times(vector)), self.leaves)
 
     def _gradient(self, noise: torch.Generator) -> list[Tensor]:
-        return self._isolated.run(lambda: self._sum(lambda matrix: matrix._gradient(noise)), self.leaves)
+        return self.isolated.run(lambda: self._sum(lambda matrix: matrix._gradient(noise)), self.leaves)
 
     def _sum(self, part: Callable[[GaussNewton], list[Tensor]]) -> list[Tensor]:
         total = [torch.zeros_like(leaf) for leaf in self.leaves.values()]
         for x, y in self._batches:
-            self._isolated.rewind()
+            self.isolated.rewind()
             with twice_differentiable():
                 matrix = self._only or self._matrix(x, y)
                 parts = part(matrix)
@@ -101,7 +105,7 @@ class BatchedGaussNewton(Curvature):
         return total
 
     def _matrix(self, x: Tensor, y: Any) -> GaussNewton:
-        values = self._isolated.model(x)
+        values = self.isolated.model(x)
         if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
             raise ValueError("The model must return one tensor with a row for each sample.")
         values = values.unsqueeze(1) if values.ndim == 1 else values
@@ -153,18 +157,20 @@ def measure_lambda_max(
     return Measurement(float(ritz.values[-1]), size * len(batches), size, ritz.products, ritz.converged, note)
 
 
-def largest_eigenvalue(matrix: Curvature) -> Ritz:
+def largest_eigenvalue(matrix: BatchedGaussNewton) -> Ritz:
     """The largest eigenvalue of a matrix, within 2 %, as the last of the values."""
     noise = torch.Generator().manual_seed(0)
-    return extremes(
-        matrix.times,
-        matrix.start(noise),
-        tolerance=TOLERANCE,
-        max_products=MAX_PRODUCTS,
-        max_vectors=16,
-        min_products=3,
-        stop_when_stable=True,
-        noise=noise,
+    return matrix.isolated.run(
+        lambda: extremes(
+            matrix.times,
+            matrix.start(noise),
+            tolerance=TOLERANCE,
+            max_products=MAX_PRODUCTS,
+            max_vectors=16,
+            min_products=3,
+            stop_when_stable=True,
+            noise=noise,
+        )
     )
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from operator import call
 from typing import Any
 
 from torch import Tensor, nn
@@ -264,14 +263,14 @@ class _Mappings:
     def __init__(self, mappings: list[Mapping[str, Any]]) -> None:
         """As they are now."""
         self._empty = [mapping for mapping in mappings if not mapping]
-        self._values = [mapping.values for mapping in mappings if mapping]
+        self._values = [mapping.values() for mapping in mappings if mapping]  # views, which change with them
 
     def identities(self) -> list[int]:
         """Those of all values; another list if something was put into a mapping, taken out or replaced."""
         values = self._values
         if any(self._empty):
-            values = [*values, *[mapping.values for mapping in self._empty if mapping]]
-        return list(map(id, chain.from_iterable(map(call, values))))
+            values = [*values, *[mapping.values() for mapping in self._empty if mapping]]
+        return list(map(id, chain.from_iterable(values)))
 
 
 class _CannotLookIntoError(Exception):

@@ -7,6 +7,7 @@ random state that the training has at that moment: all runs draw the same dropou
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -55,7 +56,8 @@ class IsolatedModel:
         if not self.parameters:
             raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")
         self._runner = _Runner(self.model)
-        self._rewind: Callable[[], None] | None = None
+        self._running: _Beginning | None = None  # how all was when the run began, while there is one
+        self._copies: dict[str, Tensor] | None = None  # of tensors that are not trained, in the innermost run
         self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
 
     def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
@@ -68,46 +70,52 @@ class IsolatedModel:
         """Call a function while the parameters of the model have these values (None: copies of their own).
 
         Backward passes belong into that function too, since a model may compute something again in them
-        (checkpointing).
+        (checkpointing). Whoever runs many functions does so within another run, which then has all copies made.
         """
         values = self.leaves() if point is None else point
+        if self._running is not None:
+            self._running.restore()
+            return self._call(work, values, self._running)
         # Parameters that are not trained may change in a forward, as a moving average does.
         all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
-        originals = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
-        copies = {name: tensor.detach().clone() for name, tensor in originals.items()}
-        swapped = {f"model.{name}": tensor for name, tensor in {**values, **copies}.items()}
+        others = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
         random_state, attributes = RandomState(self.model, self._devices), ModuleAttributes(self.model)
         with DeferredSignals() as signals, paused(self.model):
             try:
                 attributes.replace_by_copies()
                 self._set_modes()
-                prepared = ModuleAttributes(self.model)
-
-                def rewind() -> None:
-                    with torch.no_grad():
-                        for name, copy in copies.items():
-                            copy.copy_(originals[name])
-                    random_state.restore()
-                    prepared.restore()
+                self._running = _Beginning(others, random_state, ModuleAttributes(self.model))
 
                 def interruptible() -> T:
                     with signals.delivered():
                         return work()
 
-                self._rewind = rewind
                 # NaN is a result here, not an anomaly of the training.
                 with _torch.not_compiled(), torch.enable_grad(), torch.autograd.set_detect_anomaly(False):
-                    result: T = functional_call(self._runner, swapped, (interruptible,))
+                    result = self._call(interruptible, values, self._running)
             finally:
-                self._rewind = None
+                self._running = self._copies = None
                 attributes.restore()
                 random_state.restore()
         return result
 
+    def _call(self, work: Callable[[], T], values: Point, beginning: "_Beginning") -> T:
+        """Call a function while parameters have these values, and all other tensors are copies."""
+        outer, self._copies = self._copies, {name: t.detach().clone() for name, t in beginning.others.items()}
+        swapped = {f"model.{name}": tensor for name, tensor in {**values, **self._copies}.items()}
+        try:
+            result: T = functional_call(self._runner, swapped, (work,))
+        finally:
+            self._copies = outer
+        return result
+
     def rewind(self) -> None:
         """To be called within `run`: restore everything but the parameters to its state at the beginning of the run."""
-        assert self._rewind is not None, "only within run"
-        self._rewind()
+        assert self._running is not None and self._copies is not None, "only within run"
+        with torch.no_grad():
+            for name, copy in self._copies.items():
+                copy.copy_(self._running.others[name])
+        self._running.restore()
 
     def _set_modes(self) -> None:
         if self.statistics == "running" or not self.model.training:
@@ -117,6 +125,26 @@ class IsolatedModel:
                 module.eval()
             elif self.statistics == "frozen":
                 freeze_statistics(name, module)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What a run begins with.
+
+    Attributes:
+        others: The model's tensors that are not trained.
+        random_state: Of all generators.
+        attributes: Of the modules.
+    """
+
+    others: dict[str, Tensor]
+    random_state: RandomState
+    attributes: ModuleAttributes
+
+    def restore(self) -> None:
+        """Have the random state and the attributes again."""
+        self.random_state.restore()
+        self.attributes.restore()
 
 
 class _Runner(nn.Module):
