@@ -62,6 +62,7 @@ def inputs(data: str, folder: Path) -> Tensor:
 def one(name: str, data: str, loss: Any, options: argparse.Namespace) -> dict[str, Any]:
     """One model on some data, with a loss."""
     import trimtab
+    from trimtab.probes import CannotMeasure
 
     model, x = make(name).to(options.device), inputs(data, options.folder).to(options.device)
     record: dict[str, Any] = {"model": name, "data": data, "loss": loss, "samples": SAMPLES, "device": options.device}
@@ -69,7 +70,7 @@ def one(name: str, data: str, loss: Any, options: argparse.Namespace) -> dict[st
         begin = time.perf_counter()
         try:
             found = trimtab.predict(model, x.shape[1:], inputs=x, loss=loss, measure=measure)
-        except (ValueError, ArithmeticError, RuntimeError) as error:
+        except (ValueError, ArithmeticError, RuntimeError, CannotMeasure) as error:
             record[f"{kind}_error"] = f"{type(error).__name__}: {error}"
             continue
         record |= {kind: found.lambda_max, f"{kind}_seconds": round(time.perf_counter() - begin, 2)}

@@ -122,10 +122,22 @@ def test_operations_are_counted() -> None:
 
 
 def test_a_model_that_would_take_too_long_is_left_to_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "WORK", {"cpu": 1e6})
+    monkeypatch.setitem(drawing.WORK, "cpu", 1e6)
     found = predict(dense(), (12,))
     assert found.drawn is None and found.lambda_max == found.predicted
     assert "too large to draw" in found.unseen[-1] and "too large to draw" in str(found)
+
+
+def test_a_model_of_many_groups_is_left_to_the_formulas() -> None:
+    """PyTorch takes a millisecond for each of them, which the count of operations does not show."""
+
+    def network(groups: int) -> nn.Module:
+        depthwise = nn.Conv2d(groups, groups, 3, padding=1, groups=groups)
+        return nn.Sequential(nn.Conv2d(1, groups, 1), depthwise, nn.ReLU(), nn.Flatten(), nn.Linear(4 * groups, 2))
+
+    assert predict(network(2), (1, 2, 2)).drawn is not None
+    many = predict(network(2000), (1, 2, 2))
+    assert many.drawn is None and "too large to draw" in many.unseen[-1]
 
 
 def test_a_model_that_has_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +149,7 @@ def test_a_model_that_has_neither_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x).relu() if x.sum() > 0 else self.layer(x)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(drawing, "WORK", {"cpu": 1.0})
+    monkeypatch.setitem(drawing.WORK, "cpu", 1.0)
     with pytest.raises(ValueError, match=r"cannot be traced.* too large to draw networks like it"):
         predict(Branching(), (4,))
 

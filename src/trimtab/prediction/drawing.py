@@ -26,11 +26,14 @@ WORK = {"cpu": 1.6e12, "cuda": 8e12}
 """Floating-point operations that all draws together may take: half a minute on two cores, less on a GPU."""
 PER_SAMPLE = 30  # times those of a forward: some five products with the matrix, each like three forwards and backwards
 PER_PARAMETER = 5000  # operations, of Lanczos' method with its vectors; memory is what they wait for
+PER_GROUP = {"cpu": 8e7, "cuda": 4e8}
+"""Operations in whose time PyTorch differentiates one group of a convolution twice: it does so group by group."""
 MAX_SAMPLES, MIN_SAMPLES = 128, 8  # half of the first is enough for a straight line; half of that was not (mf-mlp)
 MIN_DRAWS, MAX_DRAWS = 12, 100  # the first are always drawn, and tell how many are needed
 PRECISE = 0.025  # the standard error of the mean, as a share of it, for which there are enough
 UNCERTAIN = 0.08  # above which it is not to be trusted
 FAR = 0.15  # change by extrapolation, above which the extrapolated value is not
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,10 @@ def draw_networks(
     like = next(iter(isolated.parameters.values()))
     example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device) if inputs is None else inputs[:2]
     each = PER_SAMPLE * operations(isolated, example) / len(example)
-    always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values())
-    most = WORK.get(like.device.type, WORK["cpu"])
+    kind = like.device.type if like.device.type in WORK else "cpu"
+    groups = sum(module.groups for module in model.modules() if isinstance(module, _CONVOLUTIONS) and module.groups > 1)
+    always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values()) + PER_GROUP[kind] * groups
+    most = WORK[kind]
     sizes = _sizes(MAX_SAMPLES if inputs is None else len(inputs), samples, batch_size, most / MIN_DRAWS, each, always)
     if sizes is None:
         return None
