@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from trimtab import cli
+from trimtab.cli.predict import LOSSES
+from trimtab.prediction.losses import NAMES
 
 
 def test_the_command_line_runs_as_a_module() -> None:
@@ -88,3 +90,8 @@ def test_what_single_precision_does_not_hold_is_said(capsys: pytest.CaptureFixtu
     assert 0.2 < found["lambda_max"] / found["predicted"] < 5
     assert cli.main([*told, "1e6"]) == 2
     assert "does not fit into single precision" in capsys.readouterr().err
+
+
+def test_the_losses_are_those_of_the_library() -> None:
+    """They are written twice, so that other commands need not import what predicts."""
+    assert LOSSES == NAMES

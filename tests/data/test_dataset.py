@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits as raw_digits
 
-from trimtab.data import Split, gaussian, load
+from trimtab.data import Split, digits, gaussian, load
 from trimtab.data.dataset import channel_statistics
 
 
@@ -24,17 +24,23 @@ def test_split() -> None:
 
 
 def test_digits_are_those_of_scikit_learn_in_a_fixed_order() -> None:
-    digits = load("digits")
+    ours = load("digits")
     raw = raw_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).numpy()
-    assert digits.train.inputs.dtype == torch.uint8
-    assert digits.input_shape == (1, 8, 8)
-    assert digits.classes == 10
-    assert np.array_equal(digits.train.inputs[:, 0], raw.images[order[:1397]])
-    assert np.array_equal(digits.test.inputs[:, 0], raw.images[order[1397:]])
-    assert np.array_equal(digits.test.targets, raw.target[order[1397:]])
-    assert digits.mean == pytest.approx([(raw.images[order[:1397]] / 16).mean()])
-    assert digits.std == pytest.approx([(raw.images[order[:1397]] / 16).std()])
+    assert ours.train.inputs.dtype == torch.uint8
+    assert ours.input_shape == (1, 8, 8)
+    assert ours.classes == 10
+    assert np.array_equal(ours.train.inputs[:, 0], raw.images[order[:1397]])
+    assert np.array_equal(ours.test.inputs[:, 0], raw.images[order[1397:]])
+    assert np.array_equal(ours.test.targets, raw.target[order[1397:]])
+    assert ours.mean == pytest.approx([(raw.images[order[:1397]] / 16).mean()])
+    assert ours.std == pytest.approx([(raw.images[order[:1397]] / 16).std()])
+
+
+def test_digits_are_the_same_if_scikit_learn_keeps_them_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = digits._numbers()
+    monkeypatch.setattr(digits.Path, "is_file", lambda path: False)
+    assert np.array_equal(digits._numbers(), quick)
 
 
 def test_validation_is_the_last_part_or_a_drawn_one() -> None:

@@ -230,6 +230,12 @@ def test_an_operation_without_a_second_derivative_is_left_to_the_formulas() -> N
         ({"batch_size": "x"}, "batch_size must be None or a whole number, 1 or larger"),
         ({"batch_size": 1}, "one sample alone has no variance"),
         ({"samples": 1}, "one sample alone has no variance"),
+        (
+            {"inputs": torch.zeros(4, 12, dtype=torch.float64)},
+            "must be torch.float32 .* not torch.float64",
+        ),
+        ({"inputs": torch.zeros(4, 12, device="meta")}, "inputs must be torch.float32 on cpu"),
+        ({"inputs": torch.zeros(())}, "inputs must be two samples or more"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(about: Any, sentence: str) -> None:

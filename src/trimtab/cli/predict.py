@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 STATISTICS = ("batch", "frozen")
+LOSSES = ("squared", "cross_entropy")  # as in trimtab.prediction, which takes half a second to import
 LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into single precision, in which is measured
 
 
@@ -25,7 +26,6 @@ def add(commands: "Commands") -> None:
     """Declare the command."""
     from trimtab.networks import NETWORKS
     from trimtab.norms import NORMS
-    from trimtab.prediction.losses import NAMES
 
     parser = commands.add_parser(
         "predict",
@@ -58,7 +58,7 @@ def add(commands: "Commands") -> None:
         "--momentum", type=float, metavar="X", default=0.0, help="of the optimizer (default: %(default)s)"
     )
     parser.add_argument(
-        "--loss", choices=NAMES, help="that the rate is for (default: cross_entropy, or squared for regression)"
+        "--loss", choices=LOSSES, help="that the rate is for (default: cross_entropy, or squared for regression)"
     )
     parser.add_argument(
         "--outputs", choices=("all", "one"), default="all", help="one: as in the paper, squared loss (default: all)"
