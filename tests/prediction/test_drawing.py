@@ -118,7 +118,7 @@ def test_a_mean_of_weights_that_is_chance_does_not_count() -> None:
 
 def test_operations_are_counted() -> None:
     model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 3))
-    assert operations(IsolatedModel(model), torch.zeros(2, 10)) == 2 * 2 * (10 * 20 + 20 * 3)
+    assert operations(IsolatedModel(model), torch.zeros(2, 10)) == (2 * 2 * (10 * 20 + 20 * 3), False)
 
 
 def test_a_model_that_would_take_too_long_is_left_to_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,64 @@ def test_what_differs_much_from_network_to_network_is_said() -> None:
     for p in model.parameters():
         nn.init.normal_(p, std=math.sqrt(2 / 6))
     found = predict(model, (6,), samples=32)
-    assert "from network to network" in found.unseen[0] and "Not to be relied on: λ_max differs" in str(found)
+    assert "from network to network" in found.unseen[-1] and "Not to be relied on: λ_max differs" in str(found)
+    assert "so few weights" in found.unseen[0]
+
+
+def orthogonal(model: nn.Sequential) -> None:
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
+
+
+def spectral(model: nn.Sequential) -> None:
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.utils.parametrizations.spectral_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (orthogonal, "0.weight, 2.weight are not in random order"),
+        (spectral, "computed with buffers"),
+        (lambda model: None, None),
+    ],
+)
+def test_what_shuffling_does_not_keep_is_said(change: Any, sentence: str | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    change(model)
+    unseen = predict(model, (32,), samples=16).unseen
+    assert unseen == () if sentence is None else sentence in unseen[0]
+
+
+def test_few_samples_are_not_taken_for_many() -> None:
+    x = torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+    unseen = predict(dense(), (12,), inputs=x[:2], samples=1000, measure=False).unseen
+    assert any("for 2 samples" in sentence for sentence in unseen)
+
+
+class Dropping(nn.Module):
+    """Drops by a function, of which nothing is known until it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 32), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.dropout(self.first(x), 0.5, self.training))  # type: ignore[no-any-return]
+
+
+def test_a_model_that_draws_random_numbers_gives_the_same_number_and_that_is_said() -> None:
+    torch.manual_seed(0)
+    model, found = Dropping(), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        found.append(predict(model, (12,), samples=32))
+        assert torch.equal(torch.get_rng_state(), state)
+    assert found[0].lambda_max == found[1].lambda_max and "random numbers" in found[0].unseen[0]
 
 
 class Twice(nn.Module):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trimtab import predict
 from trimtab.prediction import measure_lambda_max
+from trimtab.probes import CannotMeasure
 from trimtab.theory.from_model import mean_field_prediction
 
 
@@ -160,3 +161,39 @@ def test_it_says_what_it_is_for() -> None:
     for part in ("λ_max, measured on 32 samples", "by mean field's formulas", "of the measured", "rate, measured"):
         assert part in text
     assert "measured" not in str(predict(network(0, width=50), (64,), statistics="frozen")).partition("\n")[0]
+
+
+def test_whole_numbers_are_inputs_too() -> None:
+    """Of an embedding: it is measured, and mean field says that it has nothing to say."""
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(32, 3))
+    x = torch.randint(20, (32, 4))
+    found = predict(model, (4,), inputs=x)
+    assert found.kind == "measured" and found.lambda_max > 0 and found.predicted is None
+    assert "real numbers" in found.formulas_unseen[0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "about", "sentence"),
+    [
+        (torch.randint(5, (8, 64)), {}, r"inputs: the model does not take \(8, 64\), torch.int64"),
+        (torch.randn(8, 9), {}, r"inputs: the model does not take \(8, 9\)"),
+        (torch.randn(8, 64), {"batch_size": 1}, "batch_size and samples must be 2 or larger"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take(inputs: Tensor, about: Any, sentence: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 3))
+    with pytest.raises(ValueError, match=sentence):
+        predict(model, inputs.shape[1:], inputs=inputs, **about)
+
+
+def test_without_derivatives_there_is_a_sentence() -> None:
+    class Detached(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
+        predict(nn.Linear(4, 3), (4,))
+    with pytest.raises(CannotMeasure, match="No gradient reaches"):
+        predict(Detached(4, 3), (4,), measure=True)
+    with pytest.raises(ValueError, match="constant for a model with one output"):
+        predict(nn.Linear(4, 1), (4,), loss="cross_entropy", measure=True)

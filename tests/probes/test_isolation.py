@@ -103,6 +103,7 @@ def test_runs_within_a_run_are_as_runs_one_by_one(odd: Odd, batch: dict[str, Ten
         assert isolated.run(both) == alone
         with pytest.raises(ZeroDivisionError):
             isolated.run(lambda: isolated.run(lambda: 1 / 0))
+        assert isolated.run(lambda: (isolated.run(odd.eval), odd.training)[1])  # as it was before the inner run
     assert isolated.run(loss) == alone[0]
 
 

@@ -8,7 +8,7 @@ are needed follows from how much the first of them differ. So the same call give
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -32,6 +32,7 @@ MAX_SAMPLES, MIN_SAMPLES = 128, 8  # half of the first is enough for a straight 
 MIN_DRAWS, MAX_DRAWS = 12, 100  # the first are always drawn, and tell how many are needed
 PRECISE = 0.025  # the standard error of the mean, as a share of it, for which there are enough
 UNCERTAIN = 0.08  # above which it is not to be trusted
+FEW_WEIGHTS = 0.15  # chance in the weights' variances, above which the mean is not to be trusted
 FAR = 0.15  # change by extrapolation, above which the extrapolated value is not
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -87,7 +88,8 @@ def draw_networks(
     isolated = IsolatedModel(model, statistics=statistics, dropout=False)
     like = next(iter(isolated.parameters.values()))
     example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device) if inputs is None else inputs[:2]
-    each = PER_SAMPLE * operations(isolated, example) / len(example)
+    forward, is_random = operations(isolated, example)
+    each = PER_SAMPLE * forward / len(example)
     kind = like.device.type if like.device.type in WORK else "cpu"
     groups = sum(module.groups for module in model.modules() if isinstance(module, _CONVOLUTIONS) and module.groups > 1)
     always = PER_PARAMETER * sum(values.numel() for values in isolated.parameters.values()) + PER_GROUP[kind] * groups
@@ -116,9 +118,16 @@ def draw_networks(
         for _ in range(min(math.ceil((_spread(here) / PRECISE) ** 2), affordable) - MIN_DRAWS):
             draw()
 
-    isolated.run(draw_all)
+    with torch.random.fork_rng(enabled=is_random):
+        if is_random:
+            torch.manual_seed(0)
+        isolated.run(draw_all)
     value = fmean(here)
-    unseen = []
+    unseen = [*_unlike(model, shuffle)]
+    if is_random:
+        unseen.append("The model draws random numbers, as functional dropout does; all networks have the same ones.")
+    if size != samples and not few:
+        unseen.append(f"It is for {size} samples, which are too few to extrapolate from: measure it on more inputs.")
     if few:
         share = ((0.0 if samples is None else 1 / samples) - 1 / size) / (1 / few - 1 / size)
         value = max(value + share * (fmean(at_few) - fmean(here)), 0.0)
@@ -155,16 +164,35 @@ def _sizes(
     return size, few, batch
 
 
-def operations(isolated: IsolatedModel, inputs: Tensor) -> int:
-    """The floating-point operations of a forward in matrix products, convolutions and attention."""
+def _unlike(model: nn.Module, shuffle: Shuffle) -> Iterator[str]:
+    """A sentence for each property of the model that networks with its weights in random order do not have."""
+    if shuffle.structured:
+        names = ", ".join(shuffle.structured[:3]) + (" and others" if len(shuffle.structured) > 3 else "")
+        yield (
+            f"The weights of {names} are not in random order, as after training or orthogonal initialization, while "
+            "those of drawn networks are: measure it."
+        )
+    if shuffle.chance > FEW_WEIGHTS:
+        yield (
+            f"There are so few weights that chance has moved their variances by {100 * shuffle.chance:.0f} % or so, "
+            "which all drawn networks share: measure it."
+        )
+    if any("parametrizations" in name.split(".") for name, _ in model.named_buffers()):
+        yield "Some weights are computed with buffers, as by spectral_norm, which fit the model's own only: measure it."
+
+
+def operations(isolated: IsolatedModel, inputs: Tensor) -> tuple[int, bool]:
+    """The floating-point operations of a forward in products and convolutions, and whether it draws random numbers."""
     counter = FlopCounterMode(display=False)
 
-    def count() -> None:
+    def count() -> bool:
+        before = torch.get_rng_state()
         with torch.no_grad(), counter:
             isolated.model(inputs)
+        return not torch.equal(torch.get_rng_state(), before)
 
-    isolated.run(count)
-    return counter.get_total_flops()
+    is_random = isolated.run(count)
+    return counter.get_total_flops(), is_random
 
 
 def _some(inputs: Tensor | None, count: int, shape: Sequence[int], like: Tensor, noise: torch.Generator) -> Tensor:

@@ -17,6 +17,7 @@ from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs, check_loss, hessian_product
 from trimtab.probes.isolation import IsolatedModel, Point
+from trimtab.probes.result import CannotMeasure
 from trimtab.probes.spectrum.lanczos import Ritz, extremes
 from trimtab.probes.spectrum.operators import Curvature, GaussNewton
 from trimtab.probes.spectrum.second_derivatives import twice_differentiable
@@ -109,6 +110,10 @@ class BatchedGaussNewton(Curvature):
         if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
             raise ValueError("The model must return one tensor with a row for each sample.")
         values = values.unsqueeze(1) if values.ndim == 1 else values
+        if self._loss == "cross_entropy" and values.shape[1] < 2:
+            raise ValueError("loss='cross_entropy' is constant for a model with one output; give a loss of your own.")
+        if not values.requires_grad:
+            raise CannotMeasure("No gradient reaches the outputs of the model: its forward ends in detach or no_grad.")
         if self._which == "one":
             values = values.flatten(1)[:, :1]
         return GaussNewton(values, self.leaves, hessian_product(self._loss, values, y))

@@ -16,6 +16,7 @@ from trimtab.prediction.measuring import (
     measure_lambda_max,
 )
 from trimtab.prediction.result import Prediction
+from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import CannotMeasure
 from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
@@ -84,8 +85,13 @@ def predict(
         raise ValueError(f"{what} can only be measured: give inputs, and leave measure out.")
     if targets is not None and inputs is None:
         raise ValueError("targets must come with inputs.")
-    if not measuring and word == "batch" and 1 in (batch_size, samples) and has_batch_statistics(model):
+    alone = batch_size == 1 or (samples == 1 and not measuring)
+    if word == "batch" and alone and has_batch_statistics(model):
         raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("predict needs derivatives, which torch.inference_mode does not have; call it outside.")
+    if inputs is not None:
+        _check_forward(model, inputs)
     notes: list[str] = []
     measurement = None
     if measuring:
@@ -191,6 +197,20 @@ def _check_shapes(model: Any, input_shape: Any, inputs: Any, samples: Any) -> tu
     return shape
 
 
+def _check_forward(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse inputs that the model does not take.
+
+    Raises:
+        ValueError: If its forward fails.
+    """
+    isolated = IsolatedModel(model, dropout=False)
+    try:
+        isolated.run(lambda: isolated.model(inputs[:2]))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        first = str(error).partition("\n")[0]
+        raise ValueError(f"inputs: the model does not take {tuple(inputs.shape)}, {inputs.dtype}: {first}") from error
+
+
 def _mean_field(
     model: nn.Module,
     shape: Sequence[int],
@@ -201,6 +221,8 @@ def _mean_field(
     outputs: Outputs,
 ) -> MeanFieldPrediction | str:
     """Mean field for a loss, or why there is none."""
+    if inputs is not None and not inputs.is_floating_point():
+        return "Mean field's formulas are for inputs of real numbers."
     mode: Literal["batch", "frozen"] = "frozen" if word == "running" or not has_batch_statistics(model) else word
     try:
         return mean_field_prediction(

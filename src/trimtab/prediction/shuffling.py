@@ -7,6 +7,7 @@ activations that are all positive add up the one, and eigenvalues are in proport
 
 import math
 from collections.abc import Callable
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ INITIALIZATIONS: dict[str, Callable[[Fans], float]] = {
     "0.02": lambda fans: 0.02**2,
 }
 """The variances of weights by fan-in and fan-out in usual initializations."""
+SHUFFLES, FAR_OUT, NOTICEABLE = 8, 6.0, 0.03  # to see structure: how many, deviations, and share of the value
 CHANCE = 4.0  # standard errors by which a variance may differ from that of its initialization
 EVIDENT = 0.1  # the largest standard error, as a share, of a variance that shows how a model was initialized
 
@@ -33,13 +35,24 @@ class Shuffle:
 
     Args:
         parameters: The model's, by name.
+
+    Attributes:
+        structured: The names of weights that are not in random order, as after orthogonal initialization or training.
+        chance: By how much of itself the product of the variances of weights can be off by chance, where no
+            initialization tells them.
     """
 
     def __init__(self, parameters: Point) -> None:
         self._parameters = parameters
         self._moments = {name: _Moments(values) for name, values in parameters.items()}
         known = set().union(*(self._shown_by(name) for name in parameters))
-        self._scales = {name: self._scale(name, known) for name in parameters}
+        scales = {name: self._scale(name, known) for name in parameters}
+        self._scales = {name: scale or 1.0 for name, scale in scales.items()}
+        weights = {name: values for name, values in parameters.items() if values.ndim > 1}
+        unknown = [name for name in weights if scales[name] is None and not self._moments[name].significant]
+        self.chance = math.sqrt(sum(self._moments[name].error ** 2 for name in unknown))
+        noise = torch.Generator().manual_seed(0)
+        self.structured = [name for name, values in weights.items() if _has_structure(values, noise)]
 
     def __call__(self, noise: torch.Generator) -> Point:
         """The parameters of one network."""
@@ -63,19 +76,22 @@ class Shuffle:
         possible = {kind: variance for kind, variance in variances.items() if moments.could_have(variance)}
         return set(possible) if len(set(possible.values())) == 1 else set()
 
-    def _scale(self, name: str, known: set[str]) -> float:
-        """What turns the variance into the one that it has by an initialization that the model is known to have."""
+    def _scale(self, name: str, known: set[str]) -> float | None:
+        """What turns the variance into the one that it has by an initialization that the model is known to have.
+
+        None if it has none.
+        """
         moments = self._moments[name]
         if self._parameters[name].ndim > 1:
             fans, kinds = _fans(self._parameters[name]), known
         else:  # of biases PyTorch's default alone is not zero; it goes by the fan-in of the weights
             weight = self._parameters.get(name.removesuffix("bias") + "weight") if name.endswith("bias") else None
             if weight is None or weight.ndim < 2:
-                return 1.0
+                return None
             fans, kinds = _fans(weight), known & {"PyTorch's default"}
         variances = [variance for kind in kinds if moments.could_have(variance := INITIALIZATIONS[kind](fans))]
         if not variances:
-            return 1.0
+            return None
         nearest = min(variances, key=lambda variance: abs(math.log(variance) - 2 * math.log(moments.deviation)))
         return math.sqrt(nearest) / moments.deviation
 
@@ -109,3 +125,24 @@ def _fans(weight: Tensor) -> Fans:
     """Fan-in and fan-out, as torch.nn.init counts them."""
     sites = math.prod(weight.shape[2:])
     return weight.shape[1] * sites, weight.shape[0] * sites
+
+
+def _has_structure(weight: Tensor, noise: torch.Generator) -> bool:
+    """Whether the sum of the fourth powers of a weight's singular values is not that of its numbers in random order."""
+    rows = weight.detach().flatten(1)
+    rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
+    if rows.shape[0] < 2:
+        return False
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    size = float(rows.abs().max())
+    if not size > 0:
+        return False
+
+    def fourth_powers(matrix: Tensor) -> float:
+        return math.log(float((matrix @ matrix.T).double().square().sum()))
+
+    rows = rows / size
+    orders = [torch.randperm(rows.numel(), generator=noise).to(rows.device) for _ in range(SHUFFLES)]
+    others = [fourth_powers(rows.flatten()[order].view(rows.shape)) for order in orders]
+    distance = abs(fourth_powers(rows) - fmean(others))
+    return distance > max(FAR_OUT * stdev(others), NOTICEABLE)

@@ -70,12 +70,16 @@ class IsolatedModel:
         """Call a function while the parameters of the model have these values (None: copies of their own).
 
         Backward passes belong into that function too, since a model may compute something again in them
-        (checkpointing). Whoever runs many functions does so within another run, which then has all copies made.
+        (checkpointing). Whoever runs many functions does so within another run, which then has all copies made; before
+        and after each of them random state, modes and attributes are as at the beginning of that.
         """
         values = self.leaves() if point is None else point
         if self._running is not None:
             self._running.restore()
-            return self._call(work, values, self._running)
+            try:
+                return self._call(work, values, self._running)
+            finally:
+                self._running.restore()
         # Parameters that are not trained may change in a forward, as a moving average does.
         all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
         others = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
