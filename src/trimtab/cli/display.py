@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 from trimtab.cli.terminal import Terminal
 from trimtab.training.compare import ComparisonProgress
 from trimtab.training.run import Progress
+from trimtab.training.sweep.runner import SweepProgress
 
 BAR = 8
 BESIDE = BAR + len("  left 0:00:00")
@@ -39,6 +40,13 @@ def display(name: str, execution: str = "") -> Iterator[Callable[[Progress], Non
 def display_comparison() -> Iterator[Callable[[ComparisonProgress], None]]:
     """All steps of all runs of a comparison."""
     with _bar_or_lines(Terminal(stderr=True), "all runs: ") as show:
+        yield lambda progress: show(progress.done, progress.total, [progress.doing])
+
+
+@contextmanager
+def display_sweep() -> Iterator[Callable[[SweepProgress], None]]:
+    """All steps of all networks of a sweep."""
+    with _bar_or_lines(Terminal(stderr=True), "all networks: ") as show:
         yield lambda progress: show(progress.done, progress.total, [progress.doing])
 
 

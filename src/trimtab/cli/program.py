@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import torch
 
 import trimtab
-from trimtab.cli import compare, completion, data, export, list, predict, probe, report, several, train
+from trimtab.cli import compare, completion, data, export, list, predict, probe, report, several, sweep, train
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, one_line, print_error, terminable
 from trimtab.cli.parsing import Parser
 
@@ -28,6 +28,7 @@ def parser() -> Parser:
     compare.add_compare(commands)
     train.add(commands)
     probe.add(commands)
+    sweep.add(commands)
     report.add(commands)
     export.add(commands)
     predict.add(commands)

@@ -1,7 +1,7 @@
 """The normalizations that the four papers compare, by name or as layers for any model."""
 
 from trimtab.norms.base import RunningNorm
-from trimtab.norms.decay import gamma_decay
+from trimtab.norms.decay import gamma_decay, trained_gammas
 from trimtab.norms.ghost import FourThingsBatchNorm, GhostBatchNorm
 from trimtab.norms.group import GroupNorm
 from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
@@ -23,4 +23,5 @@ __all__ = [
     "StopGradientBatchNorm",
     "VarianceOnlyBatchNorm",
     "gamma_decay",
+    "trained_gammas",
 ]

@@ -35,8 +35,13 @@ def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
     check_numbers(zeta=zeta)
     if not zeta >= 0:
         raise ValueError(f"zeta must be 0 or larger, not {zeta}.")
-    squares = [gamma.square().sum() for module in model.modules() for gamma in _gammas(module) if gamma.requires_grad]
+    squares = [gamma.square().sum() for gamma in trained_gammas(model)]
     return zeta * torch.stack(squares).sum() if squares else torch.zeros(())
+
+
+def trained_gammas(model: nn.Module) -> list[Tensor]:
+    """The parameters that `gamma_decay` is for."""
+    return [gamma for module in model.modules() for gamma in _gammas(module) if gamma.requires_grad]
 
 
 def _gammas(module: nn.Module) -> Iterator[Tensor]:

@@ -21,12 +21,14 @@ from trimtab.records.events import (
 from trimtab.records.history import RENAMED_SETTINGS, History, find_runs
 from trimtab.records.machine import machine, memory, usable_cores
 from trimtab.records.smoothness import largest_smoothness, smoothness_by_multiple
+from trimtab.records.sweep import STATES, GridCell, PredictedBoundary, Restart, State, Sweep, SweptAxis, is_sweep
 
 __all__ = [
     "EVENTS",
     "RENAMED_SETTINGS",
     "RESULTS",
     "RUNS",
+    "STATES",
     "UNFINISHED",
     "Candidate",
     "Cell",
@@ -34,18 +36,25 @@ __all__ = [
     "Evaluated",
     "Event",
     "EventLog",
+    "GridCell",
     "History",
     "Metric",
+    "PredictedBoundary",
     "Probed",
+    "Restart",
     "Resumed",
     "RunEnded",
     "RunStarted",
+    "State",
+    "Sweep",
+    "SweptAxis",
     "Trained",
     "Trial",
     "Verdict",
     "checked",
     "encoded",
     "find_runs",
+    "is_sweep",
     "largest_smoothness",
     "last_step",
     "machine",

@@ -121,7 +121,11 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """A run ends, for now or for good; `execution` is how the last steps were taken."""
+    """A run ends, for now or for good.
+
+    `execution` is how the last steps were taken, `exploded_at` the first step whose loss was not finite or a hundred
+    times the first one.
+    """
 
     kind: ClassVar[str] = "run_ended"
     verdict: Verdict
@@ -129,6 +133,7 @@ class RunEnded:
     seconds: float
     images_per_second: float
     execution: str = ""
+    exploded_at: int | None = None
 
 
 Event = RunStarted | Resumed | Trained | Evaluated | Probed | RunEnded

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from trimtab.records import RESULTS, RUNS, Cell, Comparison, History, Metric, find_runs
+from trimtab.records import RESULTS, RUNS, Cell, Comparison, History, Metric, Sweep, find_runs, is_sweep
 from trimtab.report.formatting import batch_label, method_label, network_label, slug
 from trimtab.report.ranking import cells_by_setting
-from trimtab.report.report_data import Curve, Panel, ReportData, Subject
+from trimtab.report.report_data import Curve, Panel, ReportData, Subject, SweepSubject
 from trimtab.report.run_settings import (
     PANEL_SETTINGS,
     WITHOUT_EFFECT,
@@ -18,7 +18,9 @@ from trimtab.report.run_settings import (
 
 
 def collect(folders: Iterable[Path]) -> ReportData:
-    """Read all comparisons and runs in and below these folders. A run of a comparison is part of that subject only.
+    """Read all comparisons, sweeps and runs in and below these folders.
+
+    A run of a comparison is part of that subject only, and those of a sweep are not shown one by one.
 
     Raises:
         ValueError: If a folder is not there, or if there is nothing that can be read.
@@ -29,15 +31,21 @@ def collect(folders: Iterable[Path]) -> ReportData:
             raise ValueError(f"there is no folder {folder}")
     problems: list[str] = []
     compared: dict[Path, tuple[Path, Comparison]] = {}
+    swept: dict[Path, tuple[Path, Sweep]] = {}
     for path in (path for folder in folders for path in sorted(folder.rglob(RESULTS))):
-        if path.parent.resolve() not in compared:
+        here = path.parent.resolve()
+        if here not in compared and here not in swept:
             try:
-                compared[path.parent.resolve()] = path.parent, Comparison.read(path.parent)
+                if is_sweep(path.parent):
+                    swept[here] = path.parent, Sweep.read(path.parent)
+                else:
+                    compared[here] = path.parent, Comparison.read(path.parent)
             except ValueError as error:
                 problems.append(_sentence(str(error)))
-    single = [run for run in find_runs(folders) if not compared.keys() & {*run.resolve().parents}]
+    owners = {*compared, *swept}
+    single = [run for run in find_runs(folders) if not owners & {*run.resolve().parents}]
     histories = _read_runs(single, "runs", problems)
-    several = len(compared) + bool(histories) > 1
+    several = len(owners) + bool(histories) > 1
     subjects = []
     for number, (folder, comparison) in enumerate(compared.values(), start=1):
         name = f"{number}-{slug(folder.resolve().name)}-" if several else ""
@@ -45,10 +53,14 @@ def collect(folders: Iterable[Path]) -> ReportData:
         subjects.append(Subject(name, comparison, panels, folder.resolve().name))
     if histories:
         subjects.append(Subject("runs-" if several else "", None, _single_run_panels(histories)))
-    if not subjects:
+    sweeps = []
+    for number, (folder, sweep) in enumerate(swept.values(), start=len(compared) + 1):
+        name = f"{number}-{slug(folder.resolve().name)}-" if several else ""
+        sweeps.append(SweepSubject(name, sweep, folder.resolve().name))
+    if not subjects and not sweeps:
         places = ", ".join(map(str, folders))
         raise ValueError(problems[0] if problems else f"there are no records of a comparison or a run in {places}")
-    return ReportData(tuple(subjects), tuple(dict.fromkeys(problems)))
+    return ReportData(tuple(subjects), tuple(dict.fromkeys(problems)), tuple(sweeps))
 
 
 def _sentence(text: str) -> str:

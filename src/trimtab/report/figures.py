@@ -16,13 +16,14 @@ from trimtab.renamed import renamed_arguments
 from trimtab.report.axes import RC
 from trimtab.report.drawing import draw_curves, draw_overview, draw_tuning
 from trimtab.report.formatting import join_words, method_label, network_label, slug
+from trimtab.report.heat_maps import heat_maps
 from trimtab.report.probe_figures import probe_figures
 from trimtab.report.probe_series import Table
-from trimtab.report.report_data import Panel, ReportData, Subject
+from trimtab.report.report_data import Panel, ReportData, Subject, SweepSubject
 from trimtab.report.styles import styles
 
 KINDS = ("png", "pdf", "svg")
-Part = Literal["overview", "curves", "tuning", "probes"]
+Part = Literal["overview", "curves", "tuning", "probes", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class NamedFigure:
         part: Which part of the report it belongs to.
         alt: A description of what it shows.
         draw: Draws it.
-        subject: The subject it belongs to.
+        subject: The comparison, sweep or runs it belongs to.
         panel: The panel, if it shows a single one.
         network: The network, if it shows a single one.
         against: What is on the x axis of curves.
@@ -48,7 +49,7 @@ class NamedFigure:
     part: Part
     alt: str
     draw: Callable[[], Figure]
-    subject: Subject
+    subject: Subject | SweepSubject
     panel: Panel | None = None
     network: str | None = None
     against: Literal["", "steps", "time"] = ""
@@ -61,7 +62,8 @@ def figures(data: ReportData) -> list[NamedFigure]:
     """All figures: overviews, curves against steps and time, what was measured along the way, what was tuned."""
     seen: Counter[str] = Counter()
     named = []
-    for figure in (figure for subject in data.subjects for figure in _of(subject)):
+    of_sweeps = (figure for sweep in data.sweeps for figure in _of_sweep(sweep))
+    for figure in (*(figure for subject in data.subjects for figure in _of(subject)), *of_sweeps):
         seen[figure.name] += 1
         # Names of networks may differ only in letters that a file's name cannot have.
         number = f"-{seen[figure.name]}" if seen[figure.name] > 1 else ""
@@ -93,6 +95,13 @@ def _of(subject: Subject) -> list[NamedFigure]:
             draw = partial(draw_tuning, panel, looks)
             drawn.append(NamedFigure(f"{subject.name}tuning-{panel.name}", "tuning", alt, draw, subject, panel))
     return drawn
+
+
+def _of_sweep(subject: SweepSubject) -> list[NamedFigure]:
+    return [
+        NamedFigure(f"{subject.name}{one.name}", "sweep", one.caption, one.draw, subject)
+        for one in heat_maps(subject.sweep)
+    ]
 
 
 def _overviews(subject: Subject) -> list[NamedFigure]:

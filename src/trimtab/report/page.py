@@ -5,12 +5,12 @@ from pathlib import Path
 
 from trimtab.records import whole_file
 from trimtab.renamed import renamed_arguments
-from trimtab.report import probe_figures, sections
+from trimtab.report import probe_figures, sections, sweep_sections
 from trimtab.report.endings import endings
 from trimtab.report.figures import NamedFigure, figures, rendered
-from trimtab.report.formatting import format_count
+from trimtab.report.formatting import format_count, join_words
 from trimtab.report.markup import Markup, document, element, folded, paragraphs
-from trimtab.report.report_data import ReportData, Subject
+from trimtab.report.report_data import ReportData, Subject, SweepSubject
 from trimtab.report.svg import inline
 from trimtab.report.verdict import verdict
 
@@ -26,17 +26,23 @@ def write_page(data: ReportData, path: Path) -> None:
 def page(data: ReportData) -> str:
     """One self-contained page, without scripts and without requests to anywhere."""
     drawn = figures(data)
-    several = len(data.subjects) > 1
+    several = len(data.subjects) + len(data.sweeps) > 1
     body: list[object] = []
     if several:
         compared = sum(subject.comparison is not None for subject in data.subjects)
-        name = format_count(compared, "comparison") + (" and single runs" if compared < len(data.subjects) else "")
+        counted = {"comparison": compared, "sweep": len(data.sweeps)}
+        kinds = [format_count(number, word) for word, number in counted.items() if number]
+        name = join_words([*kinds, *(["single runs"] if compared < len(data.subjects) else [])])
         body += [element("h1", name), _contents(data)]
-    else:
+    elif data.subjects:
         name = sections.title(data.subjects[0])
+    else:
+        name = sweep_sections.title(data.sweeps[0].sweep)
     for number, subject in enumerate(data.subjects, start=1):
         own = [figure for figure in drawn if figure.subject is subject]
         body += _subject(subject, own, number, level=2 if several else 1)
+    for number, one in enumerate(data.sweeps, start=len(data.subjects) + 1):
+        body += _sweep(one, [figure for figure in drawn if figure.subject is one], number, level=2 if several else 1)
     if data.problems:
         body += [element("h2", "Records that cannot be read"), paragraphs(data.problems)]
     return document(name, body)
@@ -90,11 +96,29 @@ def _subject(subject: Subject, drawn: Sequence[NamedFigure], number: int, level:
     return [heading, *body]
 
 
-def _contents(data: ReportData) -> Markup:
-    entries = [
-        element("li", element("a", _name(subject), href=f"#part-{number}"))
-        for number, subject in enumerate(data.subjects, start=1)
+def _sweep(subject: SweepSubject, drawn: Sequence[NamedFigure], number: int, level: int) -> list[object]:
+    sweep = subject.sweep
+    cards = [_card([figure], sweep_sections.values(sweep), [figure.alt]) for figure in drawn]
+    parts: list[tuple[str, list[object]]] = [
+        ("Verdict", [element("p", sweep_sections.verdict(sweep), class_="verdict")]),
+        ("Maps", [_cards(cards)]),
+        *([("Boundaries", sweep_sections.boundaries(sweep))] if sweep.rate_axis is not None else []),
+        ("Settings", [sweep_sections.settings(sweep)]),
+        ("How to make it again", [element("pre", sweep.command)]),
+        ("Hardware and versions", [sweep_sections.hardware(sweep)]),
     ]
+    body = [element("section", element(f"h{level + 1}", name), *content) for name, content in parts]
+    return [element(f"h{level}", _sweep_name(subject, level), id=f"part-{number}"), *body]
+
+
+def _sweep_name(subject: SweepSubject, level: int = 2) -> str:
+    title = sweep_sections.title(subject.sweep)
+    return f"{subject.folder}: {title}" if level > 1 and subject.folder else title
+
+
+def _contents(data: ReportData) -> Markup:
+    names = [*map(_name, data.subjects), *map(_sweep_name, data.sweeps)]
+    entries = [element("li", element("a", name, href=f"#part-{number}")) for number, name in enumerate(names, start=1)]
     return element("nav", element("ol", *entries), aria_label="contents")
 
 

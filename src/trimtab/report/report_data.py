@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trimtab.records import Cell, Comparison, History, Metric
+from trimtab.records import Cell, Comparison, History, Metric, Sweep
 from trimtab.report.curves import Line, Quantity, line
 
 
@@ -67,8 +67,18 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSubject:
+    """A sweep, the name of its folder, and the prefix of the names of its figures."""
+
+    name: str
+    sweep: Sweep
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """Everything that a report is about, and a sentence for each record that cannot be read."""
 
     subjects: tuple[Subject, ...]
     problems: tuple[str, ...] = ()
+    sweeps: tuple[SweepSubject, ...] = ()

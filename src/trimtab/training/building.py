@@ -9,6 +9,19 @@ from trimtab.training.schedule import Schedule
 from trimtab.training.settings import Settings, resolved
 
 
+def check_loss(dataset: Dataset, settings: Settings) -> None:
+    """Refuse a loss that the data cannot have.
+
+    Raises:
+        ValueError: If it is one of a classification and the data have no classes.
+    """
+    if settings.loss == "squared" and not dataset.classes:
+        raise ValueError(
+            f"loss squared is for data with classes, and {dataset.name} has none: its loss is the squared error summed "
+            "over samples anyway; leave loss out"
+        )
+
+
 def split_data(dataset: Dataset, settings: Settings) -> tuple[Split, Split, str]:
     """The samples to train on, those to evaluate on, and what the latter are: `validation` or `test`.
 

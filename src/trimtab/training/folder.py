@@ -27,6 +27,8 @@ TRACKING = "tracking.json"
 FILES = (CHECKPOINT, EVENTS, TRACKING, SETTINGS)
 NAMED = 4
 """So many missing settings are named; the others are counted."""
+NEWER = ("loss",)
+"""Settings that runs of earlier versions do not have; they were trained as their defaults say."""
 
 
 @contextmanager
@@ -167,7 +169,9 @@ def _whole_settings(path: Path) -> Settings:
     settings = Settings(**content)
     whole = resolve(settings)
     missing = [
-        f.name for f in fields(settings) if f.name not in content or getattr(settings, f.name) != getattr(whole, f.name)
+        f.name
+        for f in fields(settings)
+        if (f.name not in content and f.name not in NEWER) or getattr(settings, f.name) != getattr(whole, f.name)
     ]
     if missing:
         named, more = ", ".join(missing[:NAMED]), len(missing) - NAMED

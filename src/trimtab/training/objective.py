@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +20,27 @@ class Objective:
         zeta: The strength of the explicit decay of γ; 0 for none.
         device: Where the model is.
         bf16: Whether the forward pass runs under autocast in bfloat16.
+        loss: That of a classification.
     """
 
     classes: int
     zeta: float
     device: torch.device
     bf16: bool
+    loss: Literal["cross_entropy", "squared"] = "cross_entropy"
 
     def output(self, model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """The model's output in float32; the forward pass runs in the precision of the run."""
+        """The model's output, in float32 at least; the forward pass runs in the precision of the run."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             output = model(inputs)
-        return output.float()
+        return output.to(torch.promote_types(output.dtype, torch.float32))
 
     def data_loss(self, output: Tensor, targets: Tensor, of: int | None = None) -> Tensor:
-        """Cross-entropy; in regression the squared error summed over outputs and samples (landscape, App. A).
+        """The loss of a batch.
+
+        In a classification the mean over samples of the cross-entropy, or of ½‖f − y‖² with y one-hot, to which the
+        eigenvalues of the meanfield paper belong. In regression the squared error summed over outputs and samples
+        (landscape, App. A).
 
         Args:
             output: The model's.
@@ -41,11 +48,16 @@ class Objective:
             of: How many samples the mean is over, if these are a part of them, or none: the losses of all parts then
                 have to be added.
         """
-        if self.classes and of is not None:
+        if not self.classes:
+            return (output - targets).square().sum()
+        if self.loss == "squared":
+            # Not one_hot, which asks a CPU for the largest target and has no rule for vmap.
+            wanted = targets.unsqueeze(-1) == torch.arange(self.classes, device=targets.device)
+            distance = output - wanted.to(output.dtype)
+            return distance.square().sum() / (2 * (len(targets) if of is None else of))
+        if of is not None:
             return F.cross_entropy(output, targets, reduction="sum") / of
-        if self.classes:
-            return F.cross_entropy(output, targets)
-        return (output - targets).square().sum()
+        return F.cross_entropy(output, targets)
 
     def with_decay(self, loss: Tensor, model: nn.Module) -> Tensor:
         """A data loss plus the explicit decay: what a training step differentiates."""

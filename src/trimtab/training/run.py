@@ -29,8 +29,6 @@ SHOW_SECONDS = 5.0
 """Seconds between two updates of the progress display, where records are further apart."""
 Observer = Callable[[Event, Result | None], None]
 """Called with an event of a run, and with the result of the probe if it is one's."""
-# A training loss so many times the first one is an explosion, from which no run has been seen to come back.
-EXPLOSION = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,7 @@ class Ending:
         evaluations: Step, loss and accuracy of each evaluation.
         seconds: Training time.
         images_per_second: The mean over the training time.
+        exploded_at: The first step whose loss was not finite or a hundred times the first one, if it has diverged so.
         signal: The number of the signal that interrupted it; 0 if none did.
     """
 
@@ -63,6 +62,7 @@ class Ending:
     evaluations: tuple[Evaluated, ...]
     seconds: float
     images_per_second: float
+    exploded_at: int | None = None
     signal: int = 0
 
 
@@ -168,6 +168,7 @@ class Run:
     def _continue(self, state: dict[str, Any]) -> None:
         self.session.restore(state["session"])
         self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
+        self.session.set_loss_limit(state["first_loss"])
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
 
     def train(self) -> Ending:
@@ -180,15 +181,17 @@ class Run:
         try:
             verdict = self._take_steps()
             self._clock.stop()
+            exploded_at = self.session.exploded_at() if verdict == "diverged" else None
             if verdict != "diverged":
                 self._save()
             seconds = self._clock.seconds
             rate = self.session.step * self.session.batch_size / seconds if seconds else 0.0
-            self._record(RunEnded(verdict, self.session.step, seconds, rate, self.session.execution))
+            ended = RunEnded(verdict, self.session.step, seconds, rate, self.session.execution, exploded_at)
+            self._record(ended)
         finally:
             self.close()
         self.session.processes.largest(0)  # until the first process has written all
-        return Ending(verdict, tuple(self._evaluations), seconds, rate, self._signal)
+        return Ending(verdict, tuple(self._evaluations), seconds, rate, exploded_at, self._signal)
 
     def close(self) -> None:
         """Close the records. `train` does that itself; call this if it is not called."""
@@ -207,6 +210,7 @@ class Run:
                 session.advance(batch)
                 if self._first_loss is None:
                     self._first_loss = session.loss_so_far()
+                    session.set_loss_limit(self._first_loss)
                 last = session.step == session.total
                 lost = not math.isfinite(self._first_loss)
                 if (session.step % every == 0 or last or lost) and not self._record_training():
@@ -223,6 +227,8 @@ class Run:
                     self._clock.stop()
                     self._show_progress()
                 if save:
+                    if session.exploded_at() is not None:
+                        return "diverged"
                     self._save()
                     saved = time.monotonic()
         return "finished"
@@ -252,7 +258,7 @@ class Run:
         self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._clock.seconds))
         self._last = loss, accuracy
         self._show_progress()
-        return self._within_bounds(loss)
+        return self.session.exploded_at() is None
 
     def _record_evaluation(self) -> bool:
         self._clock.stop()
@@ -262,9 +268,6 @@ class Run:
         self._record(event)
         self._show_progress()
         return math.isfinite(loss)
-
-    def _within_bounds(self, loss: float) -> bool:
-        return math.isfinite(loss) and loss <= EXPLOSION * max(self._first_loss or 0.0, 1.0)
 
     def _show_progress(self) -> None:
         if self._show is not None:

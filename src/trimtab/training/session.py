@@ -13,6 +13,7 @@ from trimtab.training.building import (
     attach_bnp,
     batch_size_of,
     build_schedule,
+    check_loss,
     choose_memory_format,
     set_precision,
     split_data,
@@ -86,6 +87,7 @@ class Session:
         self.processes = processes
         self.device = device
         self.dataset: Dataset = load(settings.data, data_root) if dataset is None else dataset
+        check_loss(self.dataset, settings)
         train, held_out, self.part = split_data(self.dataset, settings)
         self.batch_size = batch_size_of(settings, len(train))
 
@@ -122,7 +124,7 @@ class Session:
             raise NoSuchStep(max(settings.probe_at), self.total)
 
         classes, bf16 = self.dataset.classes, settings.precision == "bf16"
-        self.loss_fn = Objective(classes, settings.zeta, device, bf16)
+        self.loss_fn = Objective(classes, settings.zeta, device, bf16, settings.loss)
         # To compile the evaluation, too, takes seconds on a GPU, and more on a CPU than is ever gained.
         self.evaluate = Evaluator(
             self.model,
@@ -200,6 +202,15 @@ class Session:
         """The sum of the losses since the last `take_means`; this waits for the device."""
         return self._totals.loss()
 
+    def set_loss_limit(self, first_loss: float) -> None:
+        """Call losses an explosion that are too large beside that of the first step."""
+        self._totals.watch.set_limit(first_loss)
+
+    def exploded_at(self) -> int | None:
+        """The first step, counted from 1, with such a loss or one that is not finite; this waits for the device."""
+        (step,) = self.processes.largest(self._totals.watch.exploded_at(self.step) or 0)
+        return step or None
+
     def means(self) -> tuple[float, float | None]:
         """Mean loss and accuracy over the steps since the last `take_means`; this waits for the device."""
         return self._totals.means()
@@ -254,6 +265,7 @@ class Session:
         if self.device.type == "cuda" and own["device_generator"] is not None:
             torch.cuda.set_rng_state(own["device_generator"].cpu(), self.device)
         self._totals.restore(own["sums"])
+        self._totals.watch.resume(self.step)
         if not same and not self.processes.first:
             self.processes.seed(self.settings.seed, self.step)
             self._totals.clear_sums()

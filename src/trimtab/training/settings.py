@@ -42,6 +42,9 @@ class Settings:
     steps: int | None = _setting(None, "steps instead of epochs", _WHAT)
     seed: int = _setting(0, "decides weights, order, augmentation and noise", _WHAT)
 
+    loss: Literal["cross_entropy", "squared"] = _setting(
+        "cross_entropy", "of a classification; squared: half the squared distance to one-hot targets", _OPTIMIZATION
+    )
     optimizer: Literal["sgd", "adam", "adamw"] | None = _setting(None, "optimizer", _OPTIMIZATION)
     lr: float | None = _setting(None, "learning rate", _OPTIMIZATION)
     momentum: float | None = _setting(None, "of sgd", _OPTIMIZATION)

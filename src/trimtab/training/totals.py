@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from trimtab.training.explosion import LossWatch
 from trimtab.training.processes import ALONE, Processes
 
 
@@ -12,6 +13,7 @@ class Totals:
     Attributes:
         steps: How many steps the sums are over; whoever takes a step counts it here, since a replayed CUDA graph runs
             no Python.
+        watch: Is shown the loss of each step.
     """
 
     def __init__(self, device: torch.device, *, classes: int, batch_size: int, processes: Processes = ALONE) -> None:
@@ -24,6 +26,7 @@ class Totals:
             processes: Those that each add a part of the loss.
         """
         self.steps = 0
+        self.watch = LossWatch(device)
         self._classes, self._batch_size, self._processes = classes, batch_size, processes
         self._loss = torch.zeros((), device=device)
         self._correct = torch.zeros((), device=device)
@@ -31,6 +34,7 @@ class Totals:
     def add(self, loss: Tensor, output: Tensor, targets: Tensor) -> None:
         """Add the loss and the number of correct answers of a step, by operations that a CUDA graph can replay."""
         self._loss += loss.detach()
+        self.watch.add(loss * self._processes.size if self._processes.several else loss)  # one process has a part of it
         if self._classes:
             self._correct += (output.detach().argmax(1) == targets).sum()
 

@@ -17,6 +17,7 @@ from trimtab.theory.mean_field.activations import Array
 from trimtab.theory.mean_field.eigenvalue import GRID_LIMIT, max_learning_rate
 from trimtab.theory.mean_field.graph import Flow, State, propagate
 from trimtab.theory.mean_field.operations import Affine
+from trimtab.theory.mean_field.paper import paper
 from trimtab.theory.mean_field.positions import Grid, Layout, Uniform
 
 SPREAD = 0.22  # of cross-entropy's eigenvalue from draw to draw
@@ -193,6 +194,20 @@ def mean_field_prediction(
         q_hat0_alphabeta=layout.mean_other(c),
         output=output,
     )
+
+
+def paper_lambda_max(model: nn.Module, input_shape: Sequence[int]) -> float:
+    """λ_max of one output of a module by the formulas as the paper prints them, for white inputs.
+
+    They are for networks of dense layers, convolutions, BatchNorm and activations, one after another.
+
+    Raises:
+        ValueError: If the model cannot be traced, or has something that the paper has no formula for.
+    """
+    graph = ModelGraph(model, tuple(input_shape), frozen=True)
+    layout = Uniform(channels_and_size(tuple(input_shape))[1])
+    flow = paper(graph.nodes, State(layout, *layout.fill(1.0, 0.0, 0.0)))
+    return math.fsum(term.value for term in flow.terms if term.parameter == "weight")
 
 
 def _output_layer(graph: ModelGraph, flow: Flow) -> OutputLayer:

@@ -43,11 +43,13 @@ class Outcome:
 
     Attributes:
         last: The last evaluation; None if it diverged or could not begin.
+        exploded_at: The step at which it diverged, if a loss has shown that.
         why_not: Why it could not begin, in a sentence.
     """
 
     last: Evaluated | None = None
     why_not: str | None = None
+    exploded_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def outcome_of(folder: Path, settings: Settings, *, tidy: bool = True) -> Outcom
         return None
     if tidy:
         (folder / CHECKPOINT).unlink(missing_ok=True)
-    return Outcome(history.evaluated[-1] if history.ended.verdict == "finished" else None)
+    finished = history.ended.verdict == "finished"
+    return Outcome(history.evaluated[-1] if finished else None, exploded_at=history.ended.exploded_at)
 
 
 def attempt(task: Task, advance: Callable[[int], None]) -> Outcome | Failure | None:
@@ -123,7 +126,8 @@ def train(task: Task, show: Callable[[Progress], None] | None = None) -> Outcome
     if ending.verdict == "interrupted":
         return None
     (task.folder / CHECKPOINT).unlink(missing_ok=True)  # nothing is left to go on with
-    return Outcome(ending.evaluations[-1] if ending.verdict == "finished" else None)
+    finished = ending.verdict == "finished"
+    return Outcome(ending.evaluations[-1] if finished else None, exploded_at=ending.exploded_at)
 
 
 def _launch(task: Task, show: Callable[[Progress], None] | None, *, resume: bool) -> Ending:

@@ -1,0 +1,111 @@
+"""Where theory puts the boundary of a sweep, and how far the measured one is from it."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimtab.data import Dataset, batches
+from trimtab.records import PredictedBoundary, Sweep
+from trimtab.theory.from_model.prediction import mean_field_prediction, paper_lambda_max
+from trimtab.theory.mean_field.eigenvalue import max_learning_rate
+from trimtab.training.building import split_data
+from trimtab.training.settings import Settings, resolved
+from trimtab.training.sweep.plan import example_network
+
+SAMPLES = 1000
+"""Of the training data, whose moments the theory starts with."""
+
+
+def predicted_boundaries(sweep: Sweep, cells: Sequence[Settings], dataset: Dataset) -> tuple[PredictedBoundary, ...]:
+    """The largest stable rates that mean field predicts along a sweep.
+
+    They are for SGD. The paper's and the exact one belong to one output and the loss ½‖f − y‖²; the last one to the
+    loss and all outputs of the sweep's networks.
+    """
+    at = sweep.rate_axis
+    assert at is not None
+    if cells[0].optimizer != "sgd" or cells[0].parsed_method.bnp:
+        return ()
+    by_values = dict(zip((cell.values for cell in sweep.cells), cells, strict=True))
+    firsts = [by_values[slice_cells[0].values] for _, slice_cells in sweep.slices()]
+    train, _, _ = split_data(dataset, cells[0])
+    how = {"dataset": dataset, "normalize": resolved(cells[0].normalize), "device": torch.device("cpu")}
+    some = train.take(torch.linspace(0, len(train) - 1, min(SAMPLES, len(train))).long())
+    inputs = torch.cat([x for x, _ in batches(some, len(some), **how)])  # type: ignore[arg-type]
+    networks = [example_network(settings, dataset) for settings in firsts]
+    momenta = [resolved(settings.momentum) for settings in firsts]
+    has_norm = cells[0].parsed_method.norm != "none"
+    loss = cells[0].loss if dataset.classes else "squared"
+    by_mean_field = partial(_by_mean_field, dataset.input_shape)
+    theories: list[tuple[str, str, Callable[[nn.Module], float]]] = [
+        (
+            "the paper",
+            "as printed: one output, squared loss, white data, frozen statistics",
+            partial(paper_lambda_max, input_shape=dataset.input_shape),
+        ),
+        (
+            "exact mean field",
+            "one output, squared loss, white data, frozen statistics",
+            partial(by_mean_field, statistics="frozen"),
+        ),
+    ]
+    if has_norm:
+        words = "one output, squared loss, white data, gradient through the statistics"
+        theories.append(("exact in train mode", words, partial(by_mean_field, statistics="batch")))
+    words = f"all outputs, {loss.replace('_', '-')} loss, this data" + (", train mode" if has_norm else "")
+    own = partial(by_mean_field, statistics="batch", loss=loss, outputs="all", inputs=inputs)
+    theories.append(("exact for this loss and data", words, own))
+    found = []
+    for name, description, lambda_of in theories:
+        rates = tuple(_rate(lambda_of, model, momentum) for model, momentum in zip(networks, momenta, strict=True))
+        if any(rate is not None for rate in rates):
+            found.append(PredictedBoundary(name, description, rates))
+    return tuple(found)
+
+
+def _by_mean_field(shape: tuple[int, ...], model: nn.Module, **options: Any) -> float:
+    return mean_field_prediction(model, shape, **options).lambda_max
+
+
+def _rate(lambda_of: Callable[[nn.Module], float], model: nn.Module, momentum: float) -> float | None:
+    """The largest stable rate by a theory; None if it cannot say."""
+    try:
+        rate = max_learning_rate(lambda_of(model), momentum)
+    except (ValueError, ArithmeticError):
+        return None
+    return rate if math.isfinite(rate) else None
+
+
+def conclusion(sweep: Sweep) -> str:
+    """How the networks ended, and how far the measured boundary is from each predicted one."""
+    states = [restart.state for cell in sweep.cells for restart in cell.restarts]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("trained", "exploded", "dead"))
+    sentences = [f"Of {len(states)} networks: {counts}."]
+    if sweep.rate_axis is None:
+        return sentences[0]
+    measured = {"exploded": sweep.boundary("exploded"), "untrained": sweep.boundary("untrained")}
+    for kind, rates in measured.items():
+        words = "explode" if kind == "exploded" else "fail to train (explode or die)"
+        seen = sum(rate is not None for rate in rates)
+        if kind == "untrained" and rates == measured["exploded"]:
+            continue
+        if not seen:
+            sentences.append(f"No rate within the grid was found from which networks {words}.")
+            continue
+        distances = []
+        for predicted in sweep.predictions:
+            ratios = [m / p for m, p in zip(rates, predicted.rates, strict=True) if m is not None and p is not None]
+            if ratios:
+                spread = f" ({min(ratios):.2g}–{max(ratios):.2g})" if len(ratios) > 1 else ""
+                distances.append(f"{median(ratios):.2g}{spread} times that of {predicted.name}")
+        among = f" in {seen} of {len(rates)} slices" if seen < len(rates) else ""
+        if distances:
+            sentences.append(f"The rate from which networks {words} is{among}, at the median, {'; '.join(distances)}.")
+        else:
+            sentences.append(f"The rate from which networks {words} lies within the grid{among}.")
+    return " ".join(sentences)

@@ -1,0 +1,197 @@
+"""The plan of a sweep: its cells, which engine trains them, and which networks go into one stack."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimtab.data import Dataset
+from trimtab.records import whole_file
+from trimtab.training.building import batch_size_of, split_data
+from trimtab.training.network import Interface, network
+from trimtab.training.recipes import resolve
+from trimtab.training.settings import Settings
+from trimtab.training.sweep.axes import Axis
+from trimtab.training.sweep.memory import networks_at_once
+from trimtab.training.sweep.stack import OF_ONE_NETWORK
+from trimtab.training.unused_settings import check_unused_settings
+
+PLAN = "plan.json"
+LARGEST_GRID = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What a sweep is over.
+
+    Attributes:
+        given: Settings of all networks, by name.
+        axes: What varies.
+        restarts: Networks per cell, with consecutive seeds.
+    """
+
+    given: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    restarts: int
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the restarts of each cell."""
+        first = self.given.get("seed", 0)
+        return tuple(range(first, first + self.restarts))
+
+    def cells(self) -> list[Settings]:
+        """The settings of each cell, with the seed of its first restart.
+
+        Raises:
+            ValueError: If the axes make no sense.
+        """
+        names = [axis.name for axis in self.axes]
+        if len(names) < 2:
+            raise ValueError("a sweep has two axes or more; give --axis for each")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]} is an axis twice; give each once")
+        if both := [name for name in names if name in self.given]:
+            raise ValueError(f"{both[0]} is an axis and has a value of its own; leave out one of them")
+        number = self.restarts
+        for axis in self.axes:
+            number *= len(axis.values)
+        if number > LARGEST_GRID:
+            raise ValueError(f"the grid has {number:,} networks, and {LARGEST_GRID:,} are the most; take fewer values")
+        cells = []
+        for values in product(*(axis.values for axis in self.axes)):
+            settings = resolve(Settings(**{**self.given, **dict(zip(names, values, strict=True))}))
+            check_unused_settings([*self.given, *names], settings)
+            cells.append(settings)
+        return cells
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One network of a sweep: the number of its cell, and its settings."""
+
+    cell: int
+    settings: Settings
+
+
+def networks(grid: Grid) -> list[Network]:
+    """All networks, cell by cell."""
+    return [Network(i, replace(cell, seed=seed)) for i, cell in enumerate(grid.cells()) for seed in grid.seeds]
+
+
+def choose_engine(wanted: str, settings: Settings, dataset: Dataset, device: torch.device) -> tuple[str, str]:
+    """The engine that trains a sweep, and why.
+
+    Args:
+        wanted: `auto`, `stacked` or `separate`.
+        settings: Of one of the networks.
+        dataset: What they are trained on.
+        device: And where.
+
+    Raises:
+        ValueError: If stacks are wanted that there cannot be.
+    """
+    why_not = not_stackable(settings, dataset)
+    if wanted == "separate":
+        return wanted, "it was asked for"
+    if wanted == "stacked":
+        if why_not:
+            raise ValueError(f"--engine stacked: {why_not}; use --engine separate")
+        return wanted, "it was asked for"
+    if why_not:
+        return "separate", why_not
+    if device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in example_network(settings, dataset).modules()):
+        return "separate", "on a CPU stacked convolutions are no faster than one network at a time"
+    return "stacked", "networks of one architecture are trained as one batched computation"
+
+
+def not_stackable(settings: Settings, dataset: Dataset) -> str:
+    """Why networks with such settings cannot be stacked; empty if they can."""
+    if settings.probe:
+        return "probes measure one network at a time"
+    if settings.compile:
+        return "stacks are not compiled"
+    if not isinstance(dataset, Dataset):
+        return f"{settings.data} is read from files, batch by batch, for one network"
+    if settings.parsed_method.bnp:
+        model = example_network(settings, dataset)
+        if type(model) is not nn.Sequential or any(isinstance(m, nn.Conv2d) for m in model.modules()):
+            return f"BNP is stacked for dense networks only, and {settings.network} has convolutions"
+    return ""
+
+
+def example_network(settings: Settings, dataset: Dataset) -> nn.Module:
+    """A network with these settings, to look at."""
+    train, _, _ = split_data(dataset, settings)
+    with torch.random.fork_rng([]):
+        return network(settings, Interface.of(dataset, settings, batch_size_of(settings, len(train))))
+
+
+def stacks(every: Sequence[Network], dataset: Dataset, device: torch.device) -> list[list[int]]:
+    """The networks by their numbers, in stacks: those that differ in numbers only, as many at once as memory allows.
+
+    Raises:
+        ValueError: If not even one network fits.
+    """
+    usual = {name: getattr(every[0].settings, name) for name in OF_ONE_NETWORK}
+    alike: dict[Settings, list[int]] = {}
+    for number, one in enumerate(every):
+        alike.setdefault(replace(one.settings, **usual), []).append(number)
+    cut = []
+    for members in alike.values():
+        settings = every[members[0]].settings
+        model = example_network(settings, dataset)
+        train, _, _ = split_data(dataset, settings)
+        most = networks_at_once(model, settings, dataset.input_shape, batch_size_of(settings, len(train)), device)
+        number = -(-len(members) // most)
+        # Equal shares: neighbours in the grid explode at similar steps, so each stack has some of every region.
+        cut += [members[i::number] for i in range(number)]
+    return cut
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided before the first step, and holds when a sweep is resumed.
+
+    Attributes:
+        engine: `stacked` or `separate`.
+        reason: Why.
+        device: Where the networks are trained: `cpu` or `cuda`.
+        stacks: The numbers of the networks in each stack; empty for `separate`.
+        definition: Settings, axes and seeds, to know the sweep by.
+    """
+
+    engine: str
+    reason: str
+    device: str
+    stacks: list[list[int]]
+    definition: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Write it to a folder, completely or not at all."""
+        with whole_file(folder / PLAN) as file:
+            file.write(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> "Plan | None":
+        """The plan in a folder; None if there is none that can be read."""
+        try:
+            content = json.loads((folder / PLAN).read_bytes())
+            return cls(**content)
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+
+
+def definition(grid: Grid) -> dict[str, Any]:
+    """Settings, axes and seeds of a sweep, as JSON has them."""
+    content = {
+        "settings": asdict(grid.cells()[0]),
+        "axes": [[axis.name, axis.values] for axis in grid.axes],
+        "seeds": grid.seeds,
+    }
+    return json.loads(json.dumps(content))  # type: ignore[no-any-return]
