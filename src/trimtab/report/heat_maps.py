@@ -22,10 +22,10 @@ from trimtab.report.formatting import format_exact, format_number
 from trimtab.report.styles import LIGHT, Dashes
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS, MOST_PANELS = 4.6, 3.4, 2, 12
-STATE_COLORS = {"trained": LIGHT["sky"], "dead": LIGHT["grey"], "exploded": LIGHT["vermillion"]}
+STATE_COLORS = {"trained": LIGHT["sky"], "dead": LIGHT["grey"], "exploded": LIGHT["orange"]}
 LINES: tuple[tuple[str, Dashes], ...] = (
-    ("vermillion", "-"),
-    ("ink", (0, (5.0, 1.5))),
+    ("ink", "-"),
+    ("vermillion", (0, (5.0, 1.5))),
     ("purple", (0, (3.0, 1.0, 1.0, 1.0))),
     ("blue", (0, (1.2, 1.2))),
 )
@@ -208,7 +208,7 @@ def _predictions(axes: Axes, sweep: Sweep, across: int, fixed: dict[int, float])
 
 def _line_handles(sweep: Sweep) -> list[Line2D]:
     return [
-        Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η* of {predicted.name}")
+        Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η*: {predicted.name}")
         for predicted, (color, dashes) in zip(sweep.predictions, LINES, strict=False)
     ]
 

@@ -73,7 +73,7 @@ def boundaries(sweep: Sweep) -> list[object]:
         "explodes from",
         "not all trained from",
         "lowest loss at",
-        *(f"η* of {one.name}" for one in sweep.predictions),
+        *(f"η*: {one.name}" for one in sweep.predictions),
     ]
     about = [
         "A network explodes at the smallest learning rate of the grid at which one of its restarts does; the boundary "

@@ -6,6 +6,7 @@ import numpy as np
 
 from trimtab.theory.mean_field.activations import Array
 from trimtab.theory.mean_field.graph import Flow, Gradient, Node, State, Term, forward
+from trimtab.theory.mean_field.joining import Reshape
 from trimtab.theory.mean_field.operations import Activate, Affine, Flatten, Normalize
 
 
@@ -33,7 +34,7 @@ def paper(nodes: Sequence[Node], start: State) -> Flow:
             gradient = Gradient(factor * gradient.v, factor * gradient.c)
         elif isinstance(operation, Activate):
             (gradient,) = operation.backward(gradient, [z], output)
-        elif not isinstance(operation, Flatten):
+        elif not isinstance(operation, Flatten | Reshape):
             raise ValueError("variant='paper' knows dense and convolutional layers only; take variant='exact'.")
     return Flow(states, gradients, found[::-1], [[] for _ in nodes])
 

@@ -49,17 +49,17 @@ def predicted_boundaries(sweep: Sweep, cells: Sequence[Settings], dataset: Datas
             partial(paper_lambda_max, input_shape=dataset.input_shape),
         ),
         (
-            "exact mean field",
+            "exact",
             "one output, squared loss, white data, frozen statistics",
             partial(by_mean_field, statistics="frozen"),
         ),
     ]
     if has_norm:
         words = "one output, squared loss, white data, gradient through the statistics"
-        theories.append(("exact in train mode", words, partial(by_mean_field, statistics="batch")))
+        theories.append(("train mode", words, partial(by_mean_field, statistics="batch")))
     words = f"all outputs, {loss.replace('_', '-')} loss, this data" + (", train mode" if has_norm else "")
     own = partial(by_mean_field, statistics="batch", loss=loss, outputs="all", inputs=inputs)
-    theories.append(("exact for this loss and data", words, own))
+    theories.append(("this loss and data", words, own))
     found = []
     for name, description, lambda_of in theories:
         rates = tuple(_rate(lambda_of, model, momentum) for model, momentum in zip(networks, momenta, strict=True))
@@ -102,7 +102,7 @@ def conclusion(sweep: Sweep) -> str:
             ratios = [m / p for m, p in zip(rates, predicted.rates, strict=True) if m is not None and p is not None]
             if ratios:
                 spread = f" ({min(ratios):.2g}–{max(ratios):.2g})" if len(ratios) > 1 else ""
-                distances.append(f"{median(ratios):.2g}{spread} times that of {predicted.name}")
+                distances.append(f"{median(ratios):.2g}{spread} times η* ({predicted.name})")
         among = f" in {seen} of {len(rates)} slices" if seen < len(rates) else ""
         if distances:
             sentences.append(f"The rate from which networks {words} is{among}, at the median, {'; '.join(distances)}.")
