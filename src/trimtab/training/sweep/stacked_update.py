@@ -9,6 +9,7 @@ from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import RunningAverage
 from trimtab.bnp.algorithm.moments import Moments
 from trimtab.training.settings import Settings, resolved
+from trimtab.training.sweep.stacked_network import taken
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults for Adam
 
@@ -72,7 +73,7 @@ class StackedOptimizer:
     def keep(self, networks: Tensor) -> None:
         """Go on with these networks only."""
         self.lr, self.momentum, self.decay = self.lr[networks], self.momentum[networks], self.decay[networks]
-        self.state = {name: [value[networks] for value in values] for name, values in self.state.items()}
+        self.state = {name: [taken(value, networks) for value in values] for name, values in self.state.items()}
 
     def _sgd(self, gradient: Tensor, state: list[Tensor]) -> Tensor:
         if not state:
