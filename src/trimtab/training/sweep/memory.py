@@ -11,8 +11,8 @@ from trimtab.training.settings import Settings
 
 SHARE = 0.6
 """Of the free memory that a stack may take."""
-MOST = {"cpu": 64, "cuda": 1024}
-"""More networks in a stack are no faster: on a CPU they no longer fit into its caches."""
+MOST = {"cpu": 64, "cuda": 256}
+"""More networks in a stack are no faster, and their checkpoints are larger."""
 
 
 def networks_at_once(

@@ -31,7 +31,8 @@ from trimtab.training.workers.pool import Engine
 from trimtab.training.workers.task import Task, outcome_of
 
 STACKS = "stacks"
-CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 30.0, 0.05
+"""Seconds between two checkpoints of a stack; more, if they would take a larger share of the time."""
 SHOW_SECONDS = 0.5
 OUTCOME_BYTES = 150
 """Of a network, in the results and in the outcomes of its stack."""
@@ -205,15 +206,17 @@ class SweepRunner:
             with suppress(ValueError, KeyError, TypeError):  # what cannot be gone on with begins anew
                 if state.exists():
                     stack.restore(checkpoint.load(state, self._device)["stack"])
-            saved = time.monotonic()
+            saved, wait = time.monotonic(), CHECKPOINT_SECONDS
             with interruptible() as interrupted:
                 while not stack.finished:
                     stack.advance()
                     self._advance(members, stack.step, doing)
                     number = interrupted()
-                    if number or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    if number or time.monotonic() - saved > wait:
+                        began = time.monotonic()
                         checkpoint.save(state, {"stack": stack.state()})
                         saved = time.monotonic()
+                        wait = max(CHECKPOINT_SECONDS, (saved - began) / CHECKPOINT_SHARE)
                     if number:
                         raise Interrupted(number)
         except ValueError as error:

@@ -120,7 +120,8 @@ def _convolution(module: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor) -> 
     y = _affine(rows, weight.flatten(2), bias)
     sizes = zip(x.shape[3:], padding, module.dilation, module.kernel_size, module.stride, strict=True)
     height, width = ((size + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for size, pad, gap, kernel, step in sizes)
-    return y.view(networks, samples, height * width, -1).mT.reshape(networks, samples, -1, height, width)
+    # In order, since under vmap BatchNorm cannot be asked whether its input has channels last.
+    return y.view(networks, samples, height * width, -1).mT.contiguous().view(networks, samples, -1, height, width)
 
 
 def _walked(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
