@@ -28,6 +28,7 @@ SHARING = {
     "tests/distributed/test_train.py": "group",
     "tests/report/test_browser.py": "browser",
     "tests/test_cli.py": "workers",
+    "tests/training/sweep/test_sweep.py": "workers",
     "tests/training/test_compare.py": "workers",
 }
 
