@@ -36,7 +36,8 @@ def compared(claim: str, quantity: str, found: Mapping[str, float | Numbers], *,
     others = [f"{label} {format_number(middle[label])}{ends[label]}" for label in order if label not in best]
     seeds = _seeds({label: len(numbers[label]) for label in order})
     if len(order) == 1:
-        return f"{quantity.capitalize()}: {first}{ends[order[0]]} ({order[0]}){seeds}."
+        who = f"{order[0]}; {seeds[2:]}" if seeds else f"{order[0]})"
+        return f"{quantity.capitalize()}: {first}{ends[order[0]]} ({who}."
     tied = join_words(f"{label}{ends[label]}" for label in best)
     if not others:
         return f"{quantity.capitalize()}: {first}, the same for {tied}{seeds}."
@@ -142,8 +143,8 @@ def stability(runs: Sequence[ProbeSeries]) -> str:
         parts = []
         for label, of in shares.items():
             ends = f" {format_ends(of, ' %')}" if len(of) > 1 else ""
-            parts.append(f"{format_number(quantile(of))} %{ends} with {label}")
-        words = f"{join_words(parts)}, of the measurements{_seeds({label: len(of) for label, of in shares.items()})}"
+            parts.append(f"{format_number(quantile(of))} %{ends} of measurements with {label}")
+        words = f"{join_words(parts)}{_seeds({label: len(of) for label, of in shares.items()})}"
     else:
         words = join_words(f"{times} of {of} measurements with {label}" for label, [(times, of)] in above.items())
     return f"The learning rate is above the largest stable one, 2/λ, in {words}."
@@ -169,11 +170,13 @@ def gaps(runs: Sequence[ProbeSeries], names: Sequence[str]) -> str:
     some: list[str] = []
     for one in runs:
         counts = np.min([one.values(name).counts for name in names], axis=0)
-        missing, fewer = int((counts == 0).sum()), int(((counts > 0) & (counts < len(one.runs))).sum())
+        few = 2 * counts <= len(one.runs)
+        missing, fewer = int(few.sum()), int((~few & (counts < len(one.runs))).sum())
         for times, parts in ((missing, none), (fewer, some)):
             if times:
                 parts.append(f"{one.label} at {times} of {len(one.steps)} steps")
-    sentences = [f"A gap is where no finite value was found: {join_words(none)}."] if none else []
+    why = "half of the seeds or more have no finite value" if any_several(runs) else "no finite value was found"
+    sentences = [f"A gap is where {why}: {join_words(none)}."] if none else []
     if some:
         sentences.append(f"The median is over fewer seeds where others have no finite value: {join_words(some)}.")
     return " ".join(sentences)

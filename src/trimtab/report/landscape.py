@@ -1,6 +1,7 @@
 """The loss along a line, over a training: the smoothness at each distance, and where it is largest."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.records import largest_smoothness, smoothness_by_multiple
 from trimtab.report.curves import Numbers
@@ -28,15 +29,15 @@ def largest_at(run: RunResults) -> tuple[Numbers, Numbers]:
     return np.array([where for _, where, _ in found]), np.array([float(edge) for _, _, edge in found])
 
 
-def mostly_at_edge(one: ProbeSeries) -> Numbers:
+def mostly_at_edge(one: ProbeSeries) -> NDArray[np.bool_]:
     """Whether β is largest at an edge with most of the seeds, at each step that all of them have."""
     edges = one.spread(lambda run: largest_at(run)[1])
-    return edges.aligned.mean(axis=0) > 0.5
+    return np.asarray(edges.aligned.mean(axis=0) > 0.5)
 
 
 def multiples(run: RunResults) -> Numbers:
     """The distances of a run, in steps."""
-    return run.rows("multiples")[0]
+    return np.asarray(run.rows("multiples")[0])
 
 
 def quartiles(rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:

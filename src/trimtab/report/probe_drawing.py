@@ -13,6 +13,7 @@ from trimtab.report.figure_layout import WIDTH, add_title_and_legend, explain_em
 from trimtab.report.formatting import format_exact
 from trimtab.report.landscape import by_distance, changes, mostly_at_edge, quartiles, smoothness
 from trimtab.report.probe_series import ProbeSeries, any_several
+from trimtab.report.seed_notes import count_seeds
 from trimtab.report.seeds import Spread
 from trimtab.report.styles import Dashes, Style
 
@@ -31,12 +32,12 @@ def draw_landscape(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure
         _band(loss, one, "loss_range")
         _band(change, one, "predictiveness_range")
         beta = one.values("smoothness")
-        _line(smooth, beta, one.style)
+        draw_spread(smooth, beta, one.style)
         _circles(smooth, beta.x, np.where(mostly_at_edge(one), beta.median, np.nan), one.style)
     for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
-    _steps(smooth)
+    step_axis(smooth)
     return finish(figure, what, where, runs)
 
 
@@ -55,7 +56,7 @@ def draw_by_distance(what: str, where: str, runs: Sequence[ProbeSeries], directi
                 axes.fill_between(middle.x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
                 for edge in (low, high):
                     axes.plot(middle.x, edge, color=one.style.ink, linewidth=0.5)
-            _line(axes, middle, one.style)
+            draw_spread(axes, middle, one.style)
     for axes, words in ((change, "change of gradient"), (smooth, "β: change / distance")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
@@ -89,13 +90,13 @@ def draw_layers(
         for axes, (words, numbers) in zip(row, columns, strict=True):
             for one in (one for one in runs if layer < len(one.layer_names())):
                 for name, dashes in numbers:
-                    _line(axes, one.layer_values(layer, name), one.style, dashes)
+                    draw_spread(axes, one.layer_values(layer, name), one.style, dashes)
             _scale(axes, next(filter(None, (one.note(layer) for one in runs)), NOTHING))
             if axes in grid[0]:
                 axes.set_title(words, fontsize=9)
         row[0].set_ylabel(layer_name(runs, layer))
     for axes in grid[-1]:
-        _steps(axes, ticks=6 if len(columns) == 1 else 3)
+        step_axis(axes, ticks=6 if len(columns) == 1 else 3)
     return finish(figure, what, where, runs)
 
 
@@ -106,10 +107,10 @@ def draw_numbers(what: str, where: str, runs: Sequence[ProbeSeries], rows: Seque
     for axes, (words, numbers) in zip(grid, rows, strict=True):
         for one in runs:
             for name, dashes in numbers:
-                _line(axes, one.values(name), one.style, dashes)
+                draw_spread(axes, one.values(name), one.style, dashes)
         axes.set_ylabel(words)
         _scale(axes, next(filter(None, (one.note() for one in runs)), NOTHING))
-    _steps(grid[-1])
+    step_axis(grid[-1])
     return finish(figure, what, where, runs)
 
 
@@ -132,7 +133,7 @@ def _band(axes: Axes, one: ProbeSeries, name: str) -> None:
         _tails(axes, end, one.style, "-")
 
 
-def _line(axes: Axes, spread: Spread, style: Style, dashes: Dashes = "-") -> None:
+def draw_spread(axes: Axes, spread: Spread, style: Style, dashes: Dashes = "-") -> None:
     """The median, the range as a shade, and what single seeds have beyond."""
     if len(spread.lines) > 1:
         axes.fill_between(spread.x, _finite(spread.low), _finite(spread.high), color=style.ink, alpha=0.2, linewidth=0)
@@ -164,7 +165,8 @@ def _circles(axes: Axes, x: Numbers, y: Numbers, style: Style) -> None:
     axes.plot(x, _finite(y), "o", markersize=6.5, mfc="none", mec=style.ink, mew=0.7)
 
 
-def _steps(axes: Axes, ticks: int = 6) -> None:
+def step_axis(axes: Axes, ticks: int = 6) -> None:
+    """Training steps along the x axis."""
     axes.set_xlabel("training steps")
     count_ticks(axes, ticks)
 
@@ -187,5 +189,9 @@ def _scale(axes: Axes, why_empty: str) -> None:
 def finish(figure: Figure, what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
     """Add what all figures of probes have."""
     figure.align_ylabels()
+    if any_several(runs):
+        seeds = count_seeds({one.label: len(one.runs) for one in runs}, short=True)
+        where += f"\nmedian over {seeds}, shaded range"
+        figure.set_figheight(figure.get_figheight() + 0.2)
     add_title_and_legend(figure, what, where, [line_handle(one.style, one.label, "-") for one in runs])
     return figure

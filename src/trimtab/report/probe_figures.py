@@ -28,7 +28,14 @@ BANDS = (
 )
 BY_DISTANCE = "medians over the steps measured, shades between the quartiles."
 BY_DISTANCE_OF_SEEDS = "of each seed the median over the steps measured."
-RIDGES = "Lines are medians over {} of a histogram's height, shades the ranges; units differ from seed to seed."
+RIDGES = (
+    "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 and 9). "
+    "Values far out are left out, a spike is cut off at twice the third highest bin."
+)
+QUANTILES = (
+    "The distribution of an activation over training (landscape paper, Figs. 2 and 9): its median (solid), and its 5 % "
+    "and 95 % quantiles (dashed). It is the activation of a unit that differs from seed to seed."
+)
 MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
 
@@ -147,9 +154,7 @@ def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigu
     if layers:
         yield ProbeFigure(
             f"histograms-{panel.name}",
-            "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 "
-            "and 9). Values far out are left out, a spike is cut off at twice the third highest bin. "
-            f"{about_seeds(runs, RIDGES)}",
+            f"{QUANTILES} {about_seeds(runs)}" if any_several(runs) else f"{RIDGES} {about_seeds(runs)}",
             partial(draw_histograms, "Distribution of an activation, by layer", panel.title, runs, layers),
             partial(layer_table, runs, ["mean", "variance", "skewness", "kurtosis"]),
         )

@@ -13,6 +13,8 @@ from trimtab.report.report_data import Curve
 from trimtab.report.seeds import SeedLine, Spread, shared
 from trimtab.report.styles import Style
 
+Histogram = tuple[Numbers, Numbers, int]
+"""Edges and counts of bins, and how many values there were."""
 Table = tuple[list[str], list[list[object]]]
 """Header and rows."""
 
@@ -60,7 +62,11 @@ class RunResults:
                 return str(source["note"])
         return ""
 
-    def histograms(self, layer: str) -> list[tuple[Numbers, Numbers, int]]:
+    def quantiles(self, layer: str, share: float) -> Numbers:
+        """A quantile of an example activation of one layer, one value for each step."""
+        return np.array([_quantile(histogram, share) for histogram in self.histograms(layer)])
+
+    def histograms(self, layer: str) -> list[Histogram]:
         """Edges and counts of an example activation of one layer in each result, and how many values there were."""
         examples = [_example(by_layer(result)[layer]) for result in self.results]
         return [
@@ -187,3 +193,10 @@ def _example(layer: Mapping[str, Any]) -> Mapping[str, Any]:
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
     one, other = _example(before), _example(after)
     return {name: abs(number(other[name]) - number(one[name])) for name in ("mean", "variance")}
+
+
+def _quantile(histogram: Histogram, share: float) -> float:
+    """As if values were evenly spread within a bin; NaN of a histogram without values."""
+    edges, counts, _ = histogram
+    total = counts.sum()
+    return float(np.interp(share, np.concatenate([[0.0], np.cumsum(counts) / total]), edges)) if total else np.nan

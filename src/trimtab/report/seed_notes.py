@@ -26,10 +26,13 @@ def about_seeds(runs: Sequence[ProbeSeries], lines: str = "Lines are medians ove
     return " ".join(sentences)
 
 
-def count_seeds(counts: dict[str, int]) -> str:
-    """How many seeds: 3 seeds; or by label, where they differ."""
-    if len(set(counts.values())) == 1:
-        return format_count(next(iter(counts.values())), "seed")
+def count_seeds(counts: dict[str, int], *, short: bool = False) -> str:
+    """How many seeds: 3 seeds; or where they differ by label, in short from least to most."""
+    least, most = min(counts.values()), max(counts.values())
+    if least == most:
+        return format_count(most, "seed")
+    if short:
+        return f"{least} to {most} seeds"
     return f"the seeds ({join_words(f'{count} with {label}' for label, count in counts.items())})"
 
 

@@ -48,16 +48,16 @@ class Spread:
         """What was measured there, a row for each seed."""
         places = [{x: i for i, x in enumerate(line.x.tolist())} for line in self.lines]
         rows = [[line.y[at[x]] for x in self.x.tolist()] for line, at in zip(self.lines, places, strict=True)]
-        return np.array(rows, dtype=float)
+        return np.array(rows, dtype=np.float64).reshape(len(rows), -1)
 
     @cached_property
     def counts(self) -> Numbers:
         """How many seeds have a finite number there."""
-        return np.isfinite(self.aligned).sum(axis=0).astype(float)
+        return np.asarray(np.isfinite(self.aligned).sum(axis=0), dtype=np.float64)
 
     @cached_property
     def median(self) -> Numbers:
-        """Over the seeds that have a finite number; NaN where none has."""
+        """Over the seeds that have a finite number; NaN where these are not more than half of all."""
         return self._over_seeds(0.5)
 
     @cached_property
@@ -92,8 +92,8 @@ class Spread:
 
     def _over_seeds(self, share: float) -> Numbers:
         if len(self.lines) == 1:
-            return self.aligned[0]
-        return np.array([quantile(column, share) for column in self.aligned.T])
+            return self.lines[0].y
+        return np.array([quantile(column, share) if most_finite(column) else np.nan for column in self.aligned.T])
 
 
 def shared(places: Sequence[Numbers]) -> Numbers:
@@ -108,17 +108,21 @@ def quantile(values: Numbers, share: float = 0.5) -> float:
     return float(np.quantile(finite, share)) if len(finite) else float("nan")
 
 
+def most_finite(values: Numbers) -> bool:
+    """Whether more than half are: the median of what a minority has would say nothing of the others."""
+    return 2 * int(np.isfinite(values).sum()) > len(values)
+
+
 def format_spread(values: Numbers) -> str:
     """Median and range of the numbers of some seeds: 2.5 [2.1–2.8]; and of how many, if some are not finite."""
     if len(values) == 1:
         return format_number(float(values[0]))
     finite = values[np.isfinite(values)]
-    text = format_number(quantile(values))
-    if len(finite) > 1:
-        text += f" {format_ends(finite)}"
-    return text if len(finite) == len(values) else f"{text} ({len(finite)} of {len(values)})"
+    text = f"{format_number(quantile(values))} {format_ends(finite)}" if most_finite(values) else "–"
+    return text if len(finite) == len(values) else f"{text} ({len(finite)} of {len(values)} finite)"
 
 
 def format_ends(values: Numbers, unit: str = "") -> str:
-    """The least and the largest: [2.1–2.8]."""
-    return f"[{format_number(float(values.min()))}–{format_number(float(values.max()))}{unit}]"
+    """The least and the largest: [2.1–2.8], or [−1 to 2], since a dash before a minus is hard to read."""
+    between = " to " if values.min() < 0 else "–"
+    return f"[{format_number(float(values.min()))}{between}{format_number(float(values.max()))}{unit}]"
