@@ -285,6 +285,8 @@ def test_seeds_of_different_lengths(tmp_path: Path) -> None:
     ]
     assert "BatchNorm: seed 1 diverged, at step 40, with 2 of 4 measurements." in figure.alt
     assert "what others have beyond that is thin, seed by seed. × is the last measurement" in figure.alt
+    by_distance = named(tmp_path, "predictiveness").alt
+    assert "seed 1 diverged" in by_distance and "×" not in by_distance
 
 
 def test_a_seed_without_measurements_is_named_and_left_out(tmp_path: Path) -> None:

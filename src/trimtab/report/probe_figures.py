@@ -255,7 +255,7 @@ def _edge(runs: Sequence[ProbeSeries]) -> str:
 
 
 def _by_distance(runs: Sequence[ProbeSeries]) -> str:
-    return f"{BY_DISTANCE_OF_SEEDS} {about_seeds(runs)}" if any_several(runs) else BY_DISTANCE
+    return f"{BY_DISTANCE_OF_SEEDS} {about_seeds(runs, by_step=False)}" if any_several(runs) else BY_DISTANCE
 
 
 def _layer_count(runs: Sequence[ProbeSeries]) -> int:

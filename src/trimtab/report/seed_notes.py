@@ -6,12 +6,15 @@ from trimtab.report.formatting import format_count, join_words
 from trimtab.report.probe_series import ProbeSeries, RunResults, any_several
 
 
-def about_seeds(runs: Sequence[ProbeSeries], lines: str = "Lines are medians over {}, shades the ranges.") -> str:
+def about_seeds(
+    runs: Sequence[ProbeSeries], lines: str = "Lines are medians over {}, shades the ranges.", *, by_step: bool = True
+) -> str:
     """How to read a figure of several seeds, and which seeds fall short; empty where each run is the only one.
 
     Args:
         runs: What is drawn.
         lines: What lines and shades are; the braces stand for the seeds.
+        by_step: Whether the steps are on the x axis, so that it is seen where a seed ends.
     """
     sentences = []
     if any_several(runs):
@@ -19,6 +22,8 @@ def about_seeds(runs: Sequence[ProbeSeries], lines: str = "Lines are medians ove
     short = [words for one in runs if (words := _short(one))]
     if short:
         sentences.append(f"{'; '.join(short)}.")
+    if not by_step:
+        return " ".join(sentences)
     if any(one.several and one.spread(lambda run: run.steps).tails for one in runs):
         sentences.append("A median ends where its first seed ends; what others have beyond that is thin, seed by seed.")
     if any(one.several and run.ending == "diverged" for one in runs for run in one.runs):
