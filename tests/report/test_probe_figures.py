@@ -15,7 +15,7 @@ from trimtab.report import collect, write_page
 from trimtab.report.axes import RC
 from trimtab.report.figures import NamedFigure, figures
 from trimtab.report.findings import compared
-from trimtab.report.probe_drawing import central
+from trimtab.report.probe_histograms import central
 
 WHY = "it takes up to 145 second derivatives per unit, above most_products, 128"
 STEPS = (0, 10, 20)

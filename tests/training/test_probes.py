@@ -113,6 +113,47 @@ def test_the_command_trains_measures_and_draws(
     assert main([*command, "--probe", "landscape", "--force", "--methods", "bn"]) == 0
 
 
+def test_seeds_are_added_to_a_folder_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.report.write_figures", lambda *_: [])
+    out = tmp_path / "probed"
+    told = ["probe", "small-mlp", *SMALL, "--methods", "vanilla,bn", "--steps", "3", "--probe", "noise", "--seed", "4"]
+    told += ["--out", str(out), "--quiet"]
+    assert main(told) == 0
+    assert "in medians over the seeds" not in (out / "report.html").read_text()
+    before = (out / "bn" / "events.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main([*told, "--seeds", "3", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("runs    4 ")
+
+    real, taken = Session.advance, []
+
+    def interrupted(self: Session, *more: Any) -> Any:
+        taken.append(self.settings.seed)
+        if taken.count(5) == 3:  # in the first new run, after its first step was tried
+            signal.raise_signal(signal.SIGINT)
+        return real(self, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "advance", interrupted)
+        assert main([*told, "--seeds", "3"]) == 130
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"vanilla", "bn", "vanilla-seed5"}
+    assert main([*told, "--seeds", "3"]) == 0  # goes on
+    assert (out / "bn" / "events.jsonl").read_bytes() == before
+    runs = {path.parent.name: History.read(path.parent) for path in out.rglob("events.jsonl")}
+    seeds = {name: run.started.settings["seed"] for name, run in runs.items()}
+    of_each = {name: int(name.partition("-seed")[2] or 4) for name in runs}
+    assert seeds == of_each and sorted(seeds.values()) == [4, 4, 5, 5, 6, 6]
+    assert all(run.ended is not None and run.ended.verdict == "finished" for run in runs.values())
+    assert "in medians over the seeds" in (out / "report.html").read_text()
+    alone = [*told[:-2], str(tmp_path / "alone"), "--quiet"]
+    alone[alone.index("--seed") + 1] = "6"
+    assert main(alone) == 0  # a seed is trained as by itself
+    mine = [repr(event.result) for event in runs["bn-seed6"].probed]  # some numbers are NaN
+    assert mine == [repr(event.result) for event in History.read(tmp_path / "alone" / "bn").probed]
+
+
 def test_mistakes_are_named_and_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     for wrong, words in (
@@ -121,6 +162,7 @@ def test_mistakes_are_named_and_leave_nothing(tmp_path: Path, capsys: pytest.Cap
         (["--at=-1"], "argument --at: must be a whole number, 0 or more, not '-1'"),
         (["--at", "7"], "--at has step 7, but there are 2 steps"),
         (["--figures", "gif"], "not as 'gif'"),
+        (["--seeds", "0"], "argument --seeds: must be a whole number, 1 or more, not '0'"),
         (["--methods", "bnn"], "bnn"),
     ):
         assert main(["probe", "small-mlp", *SMALL, "--steps", "2", "--out", str(out), *wrong]) == 2

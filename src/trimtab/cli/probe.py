@@ -2,7 +2,9 @@
 
 import argparse
 import signal
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from trimtab.cli.common import (
     given_settings,
     need,
     place,
+    positive,
     resumable,
     steps,
     typed,
@@ -42,11 +45,12 @@ def add(commands: "Commands") -> None:
 
     parser = commands.add_parser(
         "probe",
-        usage="trimtab probe [NETWORK] [--methods A,B] [--probe A,B] [--at N,M] [--SETTING VALUE ...] [options]",
+        usage="trimtab probe [NETWORK] [--methods A,B] [--probe A,B] [--at N,M] [--seeds N] [--SETTING VALUE ...] "
+        "[options]",
         help="train a network and measure its loss surface, covariate shift, conditioning and spectrum along the way",
         description="Trains a network by one method or several, measures at some steps of the training and draws what "
-        "was found: the figures of the landscape paper and more. The same command goes on where it was stopped. "
-        + RECIPES,
+        "was found: the figures of the landscape paper and more. Of several seeds the median is a line and the range a "
+        "shade. The same command goes on where it was stopped. " + RECIPES,
     )
     parser.add_argument(
         "network", nargs="?", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)} (default: the file's)"
@@ -70,6 +74,13 @@ def add(commands: "Commands") -> None:
         help="measure before these steps, counted from 0 (default: as --probe-every says)",
     )
     parser.add_argument("--seed", metavar="N", help="decides weights, order and noise (default: the file's, else 0)")
+    parser.add_argument(
+        "--seeds",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="runs of each method: the seed and those that follow it (default: %(default)s)",
+    )
     parser.add_argument(
         "--out", type=place, metavar="FOLDER", help="for the runs and the page (default: runs/probe-DATA-NETWORK)"
     )
@@ -102,16 +113,16 @@ def run(options: argparse.Namespace) -> int:
     out: Path = options.out or Path("runs") / f"probe-{planned[0].data}-{planned[0].network}"
     _check(out)
     if options.dry_run:
-        costs = [_dry_run(settings, out / settings.method, options) for settings in planned]
-        return show_estimate(one_after_another(one for one in costs if one is not None), out, notes=notes)
+        return show_estimate(one_after_another(_dry_runs(planned, out, options)), out, notes=notes)
     with resumable(out, "go on with the same command"):
         for number, settings in enumerate(planned):
+            name = settings.method if options.seeds == 1 else f"{settings.method}, seed {settings.seed}"
             try:
-                _train(settings, out / settings.method, options)
+                _train(settings, _folder(settings, planned, out), name, options)
             except ValueError as error:
                 if number == 0:
                     raise
-                raise CommandError(f"{settings.method}: {error}; the runs before it are kept", FAILED) from error
+                raise CommandError(f"{name}: {error}; the runs before it are kept", FAILED) from error
         data = collect([out])
         write_page(data, out / PAGE)
         drawn = write_figures(data, out / "figures", options.figures)
@@ -137,7 +148,11 @@ def _check(out: Path) -> None:
 
 
 def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, ...]]:
-    """The settings of each run, and which of them are left out for some; flags go before the file."""
+    """The settings of each run, and which of them are left out for some; flags go before the file.
+
+    All methods come before the next seed, so that what a method refuses is told early, and a command that is stopped
+    has something to compare.
+    """
     from trimtab.training.methods import left_out_notes, unused_by
     from trimtab.training.recipes import resolve
     from trimtab.training.settings import Settings, from_mapping
@@ -154,11 +169,18 @@ def _planned(options: argparse.Namespace) -> tuple[list["Settings"], tuple[str, 
     Settings(**given)  # refuses what no method can have
     without = unused_by(given, methods)
     shared = [{name: v for name, v in given.items() if method not in without.get(name, ())} for method in methods]
-    planned = [resolve(Settings(**own, method=method)) for own, method in zip(shared, methods, strict=True)]
+    first = [resolve(Settings(**own, method=method)) for own, method in zip(shared, methods, strict=True)]
+    planned = [replace(one, seed=one.seed + number) for number in range(options.seeds) for one in first]
     return planned, left_out_notes(without)
 
 
-def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> None:
+def _folder(settings: "Settings", planned: Sequence["Settings"], out: Path) -> Path:
+    """Of the first seed the one with the method's name, as without --seeds: more seeds can be added to it."""
+    first = settings.seed == planned[0].seed
+    return out / (settings.method if first else f"{settings.method}-seed{settings.seed}")
+
+
+def _train(settings: "Settings", folder: Path, name: str, options: argparse.Namespace) -> None:
     """Train one run. A finished one is left as it is, and one that was stopped is resumed."""
     from trimtab.cli.display import display
     from trimtab.training.launch import launch
@@ -167,20 +189,31 @@ def _train(settings: "Settings", folder: Path, options: argparse.Namespace) -> N
     if begun is None:
         return
     session = _session(settings, options)
-    with nullcontext() if options.quiet else display(settings.method, session.execution) as show:
+    with nullcontext() if options.quiet else display(name, session.execution) as show:
         ending = launch(session, folder, resume=begun, force=options.force, command=typed(), show=show)
     if ending.verdict == "interrupted":
         raise Terminated if ending.signal == signal.SIGTERM else KeyboardInterrupt
 
 
-def _dry_run(settings: "Settings", folder: Path, options: argparse.Namespace) -> "Cost | None":
-    """What one run takes; None if it is finished."""
+def _dry_runs(planned: Sequence["Settings"], out: Path, options: argparse.Namespace) -> Iterator["Cost"]:
+    """What each run takes that is not finished. One that has not begun takes what the other seeds of the method do."""
+    from trimtab.training.folder import check_free
     from trimtab.training.launch import dry_run
 
-    begun = _begun(settings, folder, options)
-    if begun is None:
-        return None
-    return dry_run(_session(settings, options), folder, resume=begun, force=options.force)
+    whole: dict[str, Cost] = {}
+    for settings in planned:
+        folder = _folder(settings, planned, out)
+        begun = _begun(settings, folder, options)
+        if begun is None:
+            continue
+        if not begun and settings.method in whole:
+            check_free(folder, force=options.force)
+            yield whole[settings.method]
+            continue
+        cost = dry_run(_session(settings, options), folder, resume=begun, force=options.force)
+        if not begun:
+            whole[settings.method] = cost
+        yield cost
 
 
 def _begun(settings: "Settings", folder: Path, options: argparse.Namespace) -> bool | None:

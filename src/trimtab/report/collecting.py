@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trimtab.records import RESULTS, RUNS, Cell, Comparison, History, Metric, Sweep, find_runs, is_sweep
-from trimtab.report.formatting import batch_label, method_label, network_label, slug
+from trimtab.report.formatting import batch_label, method_label, natural_order, network_label, slug
 from trimtab.report.ranking import cells_by_setting
 from trimtab.report.report_data import Curve, Panel, ReportData, Subject, SweepSubject
 from trimtab.report.run_settings import (
@@ -148,6 +148,6 @@ def _curves(runs: Sequence[History]) -> list[Curve]:
         label += [f"{name.replace('_', ' ')} {format_setting(own.get(name))}" for name in names]
         if part and len({*parts} - {""}) > 1:
             label.append(f"on {part} data")
-        runs = sorted(members, key=lambda run: str(run.started.settings.get("seed")))
+        runs = sorted(members, key=lambda run: natural_order(str(run.started.settings.get("seed"))))
         curves.append(Curve(str(own["method"]), ", ".join(label), tuple(runs)))
     return curves

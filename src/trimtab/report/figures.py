@@ -85,7 +85,7 @@ def _of(subject: Subject) -> list[NamedFigure]:
                 name = f"{subject.name}curves-{panel.name}-{against}"
                 drawn.append(NamedFigure(name, "curves", alt, draw, subject, panel, against=against))
         for one in probe_figures(panel, looks):
-            name, alt = f"{subject.name}{one.name}", f"{one.caption.strip()} {panel.title}."
+            name, alt = f"{subject.name}{one.name}", f"{' '.join(one.caption.split())} {panel.title}."
             figure = NamedFigure(name, "probes", alt, one.draw, subject, panel)
             drawn.append(replace(figure, values=one.values, finding=one.finding))
     for panel in subject.panels:

@@ -75,6 +75,11 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def natural_order(word: str) -> tuple[int, str]:
+    """A key by which 10 comes after 9."""
+    return len(word), word
+
+
 def slug(text: str) -> str:
     """A text as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.+]+", "-", text).strip("-.") or "x"

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from trimtab.report.axes import count_ticks, log_scale, spread
 from trimtab.report.curves import Numbers
 from trimtab.report.figure_layout import WIDTH, add_title_and_legend, explain_empty, line_handle, new_figure
 from trimtab.report.formatting import format_exact
-from trimtab.report.landscape import largest_at, quartiles, smoothness
-from trimtab.report.probe_series import ProbeSeries
+from trimtab.report.landscape import by_distance, changes, mostly_at_edge, quartiles, smoothness
+from trimtab.report.probe_series import ProbeSeries, any_several
+from trimtab.report.seed_notes import count_seeds
+from trimtab.report.seeds import Spread
 from trimtab.report.styles import Dashes, Style
 
 Group = tuple[str, Sequence[tuple[str, Dashes]]]
@@ -27,35 +29,39 @@ def draw_landscape(what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure
     figure = new_figure(6.2, [one.label for one in runs])
     loss, change, smooth = figure.subplots(3, 1, sharex=True)
     for one in runs:
-        _band(loss, one.steps, one.rows("loss_range"), one.style)
-        _band(change, one.steps, one.rows("predictiveness_range"), one.style)
-        values = one.values("smoothness")
-        _line(smooth, one.steps, values, one.style)
-        _circles(smooth, one.steps, np.where(largest_at(one)[1] > 0, values, np.nan), one.style)
+        _band(loss, one, "loss_range")
+        _band(change, one, "predictiveness_range")
+        beta = one.values("smoothness")
+        draw_spread(smooth, beta, one.style)
+        _circles(smooth, beta.x, np.where(mostly_at_edge(one), beta.median, np.nan), one.style)
     for axes, words in ((loss, "loss"), (change, "change of gradient"), (smooth, "β-smoothness")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
-    _steps(smooth)
-    return _done(figure, what, where, runs)
+    step_axis(smooth)
+    return finish(figure, what, where, runs)
 
 
 def draw_by_distance(what: str, where: str, runs: Sequence[ProbeSeries], direction: str) -> Figure:
-    """The change of the gradient and β against the distance, as medians and quartiles over the steps."""
+    """The change of the gradient and β against the distance.
+
+    Medians and quartiles over the steps; of several seeds the medians over the steps.
+    """
     figure = new_figure(4.8, [one.label for one in runs])
     change, smooth = figure.subplots(2, 1, sharex=True)
+    several = any_several(runs)
     for one in runs:
-        x = one.rows("multiples")[0]
-        for axes, rows in ((change, one.rows("gradient_changes")), (smooth, smoothness(one))):
-            low, middle, high = quartiles(rows)
-            axes.fill_between(x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
-            for edge in (low, high):
-                axes.plot(x, edge, color=one.style.ink, linewidth=0.5)
-            _line(axes, x, middle, one.style)
+        for axes, rows, middle in zip((change, smooth), (changes, smoothness), by_distance(one), strict=True):
+            if not several:
+                low, _, high = quartiles(rows(one.runs[0]))
+                axes.fill_between(middle.x, low, high, color=one.style.ink, alpha=0.2, linewidth=0)
+                for edge in (low, high):
+                    axes.plot(middle.x, edge, color=one.style.ink, linewidth=0.5)
+            draw_spread(axes, middle, one.style)
     for axes, words in ((change, "change of gradient"), (smooth, "β: change / distance")):
         axes.set_ylabel(words)
         _scale(axes, NOTHING)
     smooth.set_xlabel(f"distance along {direction}, in steps")
-    return _done(figure, what, where, runs)
+    return finish(figure, what, where, runs)
 
 
 def draw_layers(
@@ -84,14 +90,14 @@ def draw_layers(
         for axes, (words, numbers) in zip(row, columns, strict=True):
             for one in (one for one in runs if layer < len(one.layer_names())):
                 for name, dashes in numbers:
-                    _line(axes, one.steps, one.layer_values(layer, name), one.style, dashes)
+                    draw_spread(axes, one.layer_values(layer, name), one.style, dashes)
             _scale(axes, next(filter(None, (one.note(layer) for one in runs)), NOTHING))
             if axes in grid[0]:
                 axes.set_title(words, fontsize=9)
         row[0].set_ylabel(layer_name(runs, layer))
     for axes in grid[-1]:
-        _steps(axes, ticks=6 if len(columns) == 1 else 3)
-    return _done(figure, what, where, runs)
+        step_axis(axes, ticks=6 if len(columns) == 1 else 3)
+    return finish(figure, what, where, runs)
 
 
 def draw_numbers(what: str, where: str, runs: Sequence[ProbeSeries], rows: Sequence[Group]) -> Figure:
@@ -101,69 +107,11 @@ def draw_numbers(what: str, where: str, runs: Sequence[ProbeSeries], rows: Seque
     for axes, (words, numbers) in zip(grid, rows, strict=True):
         for one in runs:
             for name, dashes in numbers:
-                _line(axes, one.steps, one.values(name), one.style, dashes)
+                draw_spread(axes, one.values(name), one.style, dashes)
         axes.set_ylabel(words)
         _scale(axes, next(filter(None, (one.note() for one in runs)), NOTHING))
-    _steps(grid[-1])
-    return _done(figure, what, where, runs)
-
-
-def draw_histograms(what: str, where: str, runs: Sequence[ProbeSeries], layers: Sequence[int]) -> Figure:
-    """Distributions over training, one above the other, the first step at the bottom: a column for each run."""
-    figure = new_figure(0.6 + 2.1 * len(layers), [one.label for one in runs])
-    grid = figure.subplots(len(layers), len(runs), squeeze=False)
-    for row, layer in zip(grid, layers, strict=True):
-        for axes, one in zip(row, runs, strict=True):
-            axes.set_yticks([])
-            if axes in grid[0]:
-                axes.set_title(one.label, fontsize=9)
-            if layer < len(one.layer_names()):
-                _ridges(axes, one, layer)
-            else:
-                explain_empty(axes, "this network has no such layer")
-        row[0].set_ylabel(layer_name(runs, layer))
-    return _done(figure, what, where, runs)
-
-
-def _ridges(axes: Axes, one: ProbeSeries, layer: int) -> None:
-    """At most eight of the steps, evenly chosen."""
-    histograms = one.histograms(layer)
-    usable = [i for i, (edges, counts, _) in enumerate(histograms) if np.isfinite(edges).all() and counts.any()]
-    if not usable:
-        explain_empty(axes, NOTHING)
-        return
-    shown = [usable[i] for i in np.unique(np.linspace(0, len(usable) - 1, min(8, len(usable))).astype(int))]
-    drawn = [histograms[i] for i in shown]
-    low, high = central([(edges, counts) for edges, counts, _ in drawn])
-    inside = 0.0
-    for height, (edges, counts, values) in enumerate(drawn):
-        middle = (edges[1:] + edges[:-1]) / 2
-        within = (middle >= low) & (middle <= high)
-        density = counts / np.diff(edges)
-        # One or two bins that tower above all others, as the zeros of a ReLU do, would flatten the rest.
-        top = min(float(density.max()), 2 * float(np.sort(density)[-3:][0]) or np.inf)
-        y = height + 1.6 * np.minimum(density / top, 1.0)
-        axes.fill_between(middle[within], height, y[within], color=one.style.ink, alpha=0.35, linewidth=0.6)
-        inside += counts[within].sum() / max(values, 1) / len(drawn)
-    axes.set_xlim(low, high)
-    axes.set_ylim(-0.1, len(drawn) + 1.6)
-    axes.xaxis.set_major_locator(MaxNLocator(3))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_exact(x)))
-    steps = f"steps {one.steps[shown[0]]:g} to {one.steps[shown[-1]]:g}"
-    axes.set_xlabel(steps + (f"\n{100 * (1 - inside):.2g} % outside" if inside < 1 - 1e-9 else ""), fontsize=8)
-    axes.tick_params(axis="x", labelsize=8)
-
-
-def central(histograms: Sequence[tuple[Numbers, Numbers]], share: float = 0.99) -> tuple[float, float]:
-    """The range with the middle share of all values of some histograms, each of which counts the same."""
-    ends = np.array([edge for edges, _ in histograms for edge in (edges[0], edges[-1])])
-    grid = np.unique(np.concatenate([edges for edges, _ in histograms]))
-    below = np.zeros(len(grid))
-    for edges, counts in histograms:
-        below += np.interp(grid, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])) / len(histograms)
-    tail = (1 - share) / 2
-    low, high = grid[below <= tail + 1e-9].max(), grid[below >= 1 - tail - 1e-9].min()
-    return (float(low), float(high)) if low < high else (float(ends.min()), float(ends.max()))
+    step_axis(grid[-1])
+    return finish(figure, what, where, runs)
 
 
 def layer_name(runs: Sequence[ProbeSeries], layer: int) -> str:
@@ -172,31 +120,53 @@ def layer_name(runs: Sequence[ProbeSeries], layer: int) -> str:
     return f"layer {' / '.join(dict.fromkeys(names))}"
 
 
-def _band(axes: Axes, steps: Numbers, ends: Numbers, style: Style) -> None:
-    finite = np.where(np.isfinite(ends), ends, np.nan)
-    axes.fill_between(steps, finite[:, 0], finite[:, 1], color=style.ink, alpha=0.25, linewidth=0)
-    for values in finite.T:
-        axes.plot(steps, values, color=style.ink, linewidth=0.7)
+def _band(axes: Axes, one: ProbeSeries, name: str) -> None:
+    """Between the medians of both ends; a fainter one between the least and the largest of any seed."""
+    low, high = (one.spread(lambda run, end=end: run.rows(name)[:, end]) for end in (0, 1))  # type: ignore[misc]
+    if one.several:
+        axes.fill_between(low.x, _finite(low.low), _finite(high.high), color=one.style.ink, alpha=0.12, linewidth=0)
+    ends = _finite(low.median), _finite(high.median)
+    axes.fill_between(low.x, *ends, color=one.style.ink, alpha=0.25, linewidth=0)
+    for values in ends:
+        axes.plot(low.x, values, color=one.style.ink, linewidth=0.7)
+    for end in (low, high):
+        _tails(axes, end, one.style, "-")
 
 
-def _line(axes: Axes, x: Numbers, y: Numbers, style: Style, dashes: Dashes = "-") -> None:
+def draw_spread(axes: Axes, spread: Spread, style: Style, dashes: Dashes = "-") -> None:
+    """The median, the range as a shade, and what single seeds have beyond."""
+    if len(spread.lines) > 1:
+        axes.fill_between(spread.x, _finite(spread.low), _finite(spread.high), color=style.ink, alpha=0.2, linewidth=0)
     axes.plot(
-        x,
-        np.where(np.isfinite(y), y, np.nan),
+        spread.x,
+        _finite(spread.median),
         color=style.ink,
         linestyle=dashes,
         linewidth=1.3,
         marker=style.marker,
         markersize=3,
-        markevery=max(1, len(x) // 7),
+        markevery=max(1, len(spread.x) // 7),
     )
+    _tails(axes, spread, style, dashes)
+
+
+def _tails(axes: Axes, spread: Spread, style: Style, dashes: Dashes) -> None:
+    for tail in spread.tails:
+        axes.plot(tail.x, _finite(tail.y), color=style.ink, linestyle=dashes, linewidth=0.5)
+    for x, y in spread.broken:
+        axes.plot([x], [y], color=style.ink, marker="x", markersize=6, markeredgewidth=1.5, linestyle="none", zorder=5)
+
+
+def _finite(values: Numbers) -> Numbers:
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _circles(axes: Axes, x: Numbers, y: Numbers, style: Style) -> None:
-    axes.plot(x, np.where(np.isfinite(y), y, np.nan), "o", markersize=6.5, mfc="none", mec=style.ink, mew=0.7)
+    axes.plot(x, _finite(y), "o", markersize=6.5, mfc="none", mec=style.ink, mew=0.7)
 
 
-def _steps(axes: Axes, ticks: int = 6) -> None:
+def step_axis(axes: Axes, ticks: int = 6) -> None:
+    """Training steps along the x axis."""
     axes.set_xlabel("training steps")
     count_ticks(axes, ticks)
 
@@ -204,6 +174,7 @@ def _steps(axes: Axes, ticks: int = 6) -> None:
 def _scale(axes: Axes, why_empty: str) -> None:
     """Logarithmic where nothing is negative and all spreads over more than a factor of twenty; 0 is at the bottom."""
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
+    drawn += [np.asarray(path.vertices)[:, 1] for shade in axes.collections for path in shade.get_paths()]
     values = np.concatenate(drawn) if drawn else np.empty(0)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -215,7 +186,12 @@ def _scale(axes: Axes, why_empty: str) -> None:
         log_scale(axes, "y", float(values[values > 0].min()), float(values.max()))
 
 
-def _done(figure: Figure, what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
+def finish(figure: Figure, what: str, where: str, runs: Sequence[ProbeSeries]) -> Figure:
+    """Add what all figures of probes have."""
     figure.align_ylabels()
+    if any_several(runs):
+        seeds = count_seeds({one.label: len(one.runs) for one in runs}, short=True)
+        where += f"\nmedian over {seeds}, shaded range"
+        figure.set_figheight(figure.get_figheight() + 0.2)
     add_title_and_legend(figure, what, where, [line_handle(one.style, one.label, "-") for one in runs])
     return figure

@@ -12,21 +12,30 @@ from matplotlib.figure import Figure
 
 from trimtab.probe_registry import PROBES
 from trimtab.report import findings
-from trimtab.report.formatting import format_number
-from trimtab.report.landscape import distance_table, landscape_table
-from trimtab.report.probe_drawing import (
-    Group,
-    draw_by_distance,
-    draw_histograms,
-    draw_landscape,
-    draw_layers,
-    draw_numbers,
-)
-from trimtab.report.probe_series import ProbeSeries, Table, probe_series
+from trimtab.report.probe_drawing import Group, draw_by_distance, draw_landscape, draw_layers, draw_numbers
+from trimtab.report.probe_histograms import draw_histograms
+from trimtab.report.probe_series import ProbeSeries, Table, any_several, probe_series
+from trimtab.report.probe_tables import distance_table, landscape_table, layer_table, network_table
 from trimtab.report.report_data import Panel
+from trimtab.report.seed_notes import about_seeds
 from trimtab.report.styles import Style
 
 EDGE = "An open circle: it is largest at an edge of the range of distances, and a wider range may have a larger one."
+EDGE_OF_SEEDS = EDGE.replace("it is", "with most seeds it is")
+BANDS = (
+    "Of {} a band goes from the median of its lower ends to the median of its upper ends, and a fainter one from the "
+    "least to the largest of any seed; the line of β is the median, its shade the range."
+)
+BY_DISTANCE = "medians over the steps measured, shades between the quartiles."
+BY_DISTANCE_OF_SEEDS = "of each seed the median over the steps measured."
+RIDGES = (
+    "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 and 9). "
+    "Values far out are left out, a spike is cut off at twice the third highest bin."
+)
+QUANTILES = (
+    "The distribution of an activation over training (landscape paper, Figs. 2 and 9): its median (solid), and its 5 % "
+    "and 95 % quantiles (dashed). It is the activation of a unit that differs from seed to seed."
+)
 MAX_LAYERS = 4
 """Rows of a figure that has one for each layer."""
 
@@ -76,7 +85,8 @@ def landscape(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure
     yield ProbeFigure(
         f"landscape-{panel.name}",
         "Along the gradient: the range of the loss, the range of the change of the gradient, and the effective "
-        f"β-smoothness, the largest change of the gradient over the distance (landscape paper, Figs. 4 and 10). {EDGE}",
+        f"β-smoothness, the largest change of the gradient over the distance (landscape paper, Figs. 4 and 10). "
+        f"{_edge(runs)} {about_seeds(runs, BANDS)}",
         partial(draw_landscape, "Loss and its gradient along the gradient", panel.title, runs),
         partial(landscape_table, runs),
         findings.smoothness(runs, "the gradient"),
@@ -84,7 +94,7 @@ def landscape(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure
     yield ProbeFigure(
         f"predictiveness-{panel.name}",
         "How far the gradient has changed at some distance along itself (landscape paper, Fig. 11), and β, this "
-        "change over the distance: medians over the steps measured, shades between the quartiles.",
+        f"change over the distance: {_by_distance(runs)}",
         partial(draw_by_distance, "Change of the gradient by distance", panel.title, runs, "the gradient"),
         partial(distance_table, runs),
         findings.smoothness_far_away(runs, "the gradient"),
@@ -96,7 +106,7 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     yield ProbeFigure(
         f"random-{panel.name}",
         "The same along a random direction whose filters are as long as those of the weights (landscape paper, "
-        f"Sec. 3.2). {EDGE}",
+        f"Sec. 3.2). {_edge(runs)} {about_seeds(runs, BANDS)}",
         partial(draw_landscape, "Loss and its gradient along a random direction", panel.title, runs),
         partial(landscape_table, runs),
         findings.smoothness(runs, "a random direction"),
@@ -104,7 +114,7 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     yield ProbeFigure(
         f"random-predictiveness-{panel.name}",
         "How far the gradient has changed at some distance along a random direction, and β, this change over the "
-        "distance: medians over the steps measured, shades between the quartiles.",
+        f"distance: {_by_distance(runs)}",
         partial(draw_by_distance, "Change along a random direction", panel.title, runs, "a random direction"),
         partial(distance_table, runs),
         findings.smoothness_far_away(runs, "a random direction"),
@@ -128,7 +138,7 @@ def shift(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
 
 def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     """How far activations move, and how they are distributed."""
-    changing = [one for one in (run.changes() for run in runs) if len(one.steps)]
+    changing = [one for one in (run.changes() for run in runs) if one is not None]
     if changing:
         columns: list[Group] = [("change of mean", [("mean", "-")]), ("change of variance", [("variance", "-")])]
         yield _layer_figure(
@@ -144,10 +154,9 @@ def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigu
     if layers:
         yield ProbeFigure(
             f"histograms-{panel.name}",
-            "The distribution of an activation over training, the first step at the bottom (landscape paper, Figs. 2 "
-            "and 9). Values far out are left out, a spike is cut off at twice the third highest bin.",
+            f"{QUANTILES} {about_seeds(runs)}" if any_several(runs) else f"{RIDGES} {about_seeds(runs)}",
             partial(draw_histograms, "Distribution of an activation, by layer", panel.title, runs, layers),
-            partial(_layer_table, runs, ["mean", "variance", "skewness", "kurtosis"]),
+            partial(layer_table, runs, ["mean", "variance", "skewness", "kurtosis"]),
         )
 
 
@@ -186,9 +195,9 @@ def spectrum(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]
     yield ProbeFigure(
         f"spectrum-{panel.name}",
         "The learning rate in use (solid) and the largest stable one, 2/λ of the largest eigenvalue at that step "
-        f"(dashed). {findings.gaps(runs, names)}",
+        f"(dashed). {findings.gaps(runs, names)} {about_seeds(runs)}",
         partial(draw_numbers, "Learning rate, used and stable", panel.title, runs, rows),
-        partial(_network_table, runs, names),
+        partial(network_table, runs, names),
         findings.stability(runs),
     )
 
@@ -199,9 +208,9 @@ def noise(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     yield ProbeFigure(
         f"noise-{panel.name}",
         "The gradient noise scale: the batch size at which noise and signal of the gradient are equally large. "
-        f"{findings.gaps(runs, ['noise_scale'])}",
+        f"{findings.gaps(runs, ['noise_scale'])} {about_seeds(runs)}",
         partial(draw_numbers, "Gradient noise scale", panel.title, runs, rows),
-        partial(_network_table, runs, ["noise_scale"]),
+        partial(network_table, runs, ["noise_scale"]),
         findings.noise(runs),
     )
     with_norms = [run for run in runs if run.layer_names()]
@@ -238,7 +247,15 @@ def _layer_figure(
     chosen = list(range(max(0, count - MAX_LAYERS), count)) if last else _evenly_spaced(count, MAX_LAYERS)
     numbers = [one for _, group in columns for one, _ in group]
     draw = partial(draw_layers, title, panel.title, runs, chosen, columns)
-    return ProbeFigure(name, caption, draw, partial(_layer_table, runs, numbers), finding)
+    return ProbeFigure(name, f"{caption} {about_seeds(runs)}", draw, partial(layer_table, runs, numbers), finding)
+
+
+def _edge(runs: Sequence[ProbeSeries]) -> str:
+    return EDGE_OF_SEEDS if any_several(runs) else EDGE
+
+
+def _by_distance(runs: Sequence[ProbeSeries]) -> str:
+    return f"{BY_DISTANCE_OF_SEEDS} {about_seeds(runs, by_step=False)}" if any_several(runs) else BY_DISTANCE
 
 
 def _layer_count(runs: Sequence[ProbeSeries]) -> int:
@@ -248,22 +265,3 @@ def _layer_count(runs: Sequence[ProbeSeries]) -> int:
 def _evenly_spaced(count: int, wanted: int) -> list[int]:
     """At most so many of the indices below a count."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(wanted, count))})
-
-
-def _layer_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
-    lines: list[list[object]] = []
-    for run in runs:
-        for index, layer in enumerate(run.layer_names()):
-            values = [run.layer_values(index, name) for name in names]
-            for i, step in enumerate(run.steps):
-                lines.append([run.label, layer, f"{step:.0f}", *(format_number(column[i]) for column in values)])
-    return ["run", "layer", "step", *(name.replace("_", " ") for name in names)], lines
-
-
-def _network_table(runs: Sequence[ProbeSeries], names: Sequence[str]) -> Table:
-    lines: list[list[object]] = []
-    for run in runs:
-        values = [run.values(name) for name in names]
-        for i, step in enumerate(run.steps):
-            lines.append([run.label, f"{step:.0f}", *(format_number(column[i]) for column in values)])
-    return ["run", "step", *(name.replace("_", " ") for name in names)], lines

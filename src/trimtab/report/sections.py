@@ -15,9 +15,11 @@ from trimtab.report.formatting import (
     format_range,
     join_words,
     method_label,
+    natural_order,
 )
 from trimtab.report.markup import Markup, element, folded, table
 from trimtab.report.probe_series import Table
+from trimtab.report.probe_tables import SEEDS
 from trimtab.report.ranking import cells_by_setting, diverged_count, leaders, methods
 from trimtab.report.report_data import Panel, Subject
 from trimtab.report.run_settings import PANEL_SETTINGS, WITHOUT_EFFECT, differing_settings, format_setting
@@ -157,7 +159,7 @@ def settings(subject: Subject) -> list[object]:
     }
     for name in WITHOUT_EFFECT:
         values = sorted(
-            {format_setting(one[name]) for one in settings_of_runs if one.get(name) is not None}, key=_natural
+            {format_setting(one[name]) for one in settings_of_runs if one.get(name) is not None}, key=natural_order
         )
         if values:
             shared[name] = join_words(values)
@@ -226,7 +228,7 @@ def notes(subject: Subject) -> list[str]:
 def probe_values(values: Callable[[], Table]) -> Markup:
     """The numbers of a probe's figure."""
     header, lines = values()
-    return table(header, lines, "values measured")
+    return table(header, lines, "values measured", caption="Medians over the seeds [range]" if SEEDS in header else "")
 
 
 def values(panel: Panel) -> Markup:
@@ -246,11 +248,6 @@ def values(panel: Panel) -> Markup:
                 [curve.label, f"{step:.0f}", format_number(seconds), format_metric(value, panel.metric), spread, loss]
             )
     return table(head, lines, f"values: {panel.title}")
-
-
-def _natural(word: str) -> tuple[int, str]:
-    """A key by which 10 comes after 9."""
-    return len(word), word
 
 
 def _broken_lines(lines: Sequence[str]) -> list[object]:

@@ -25,7 +25,9 @@ def verdict(subject: Subject, findings: Sequence[str]) -> list[object]:
     else:
         lead, reservations = _of_runs(subject)
     content: list[object] = [element("p", lead, class_="verdict")]
-    content += _list("Measured along the way, one run of each:", findings)
+    several = any(sum(bool(run.probed) for run in curve.runs) > 1 for _, curve in subject.curves)
+    what = "in medians over the seeds" if several else "one run of each"
+    content += _list(f"Measured along the way, {what}:", findings)
     content += _list("Reservations:", reservations)
     return content
 
