@@ -106,11 +106,8 @@ def add(commands: "Commands") -> None:
 def run(options: argparse.Namespace) -> int:
     """Train, draw, and say what came out."""
     need(*LAB)
-    import torch
-
     from trimtab.cli.display import display_sweep
     from trimtab.cli.terminal import Terminal
-    from trimtab.records import usable_cores
     from trimtab.report import check_kinds, collect, write_figures, write_page
     from trimtab.training.device import device_named
     from trimtab.training.settings import Settings
@@ -144,13 +141,11 @@ def run(options: argparse.Namespace) -> int:
                 engine=options.engine,
                 workers=engine_named(options.workers, options.ray_address),
                 jobs=options.jobs,
-                threads=options.threads or 1,
+                threads=options.threads,
                 force=options.force,
                 predict=options.predict,
                 show=show,
             )
-            if runner.engine == "stacked" and device.type == "cpu":
-                torch.set_num_threads(options.threads or usable_cores())
             try:
                 sweep = runner.run()
             except Interrupted as error:

@@ -16,7 +16,7 @@ from trimtab.records import RESULTS, RUNS, UNFINISHED, Comparison, History
 from trimtab.renamed import renamed_members
 from trimtab.training import folder as folders
 from trimtab.training.cells import cell_of
-from trimtab.training.device import hardware
+from trimtab.training.device import hardware, torch_threads
 from trimtab.training.estimate import Estimate, in_a_comparison
 from trimtab.training.grid import Grid, PlannedRun, setups
 from trimtab.training.launch import check_first_step, cost_of, versions
@@ -134,9 +134,7 @@ class ComparisonRunner:
             self._recall(self._tuning(), tidy=False)
             self._recall(self._final(), tidy=False)
         costs, cannot = [], {}
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads)
-        try:
+        with torch_threads(self._threads):
             for setup, cell in zip(self._setups, self._so_far().cells, strict=True):
                 tuning, final = len(setup.tuning()) - len(cell.candidates), setup.seeds - len(cell.trials)
                 if cell.why_not or not tuning + final:
@@ -148,8 +146,6 @@ class ComparisonRunner:
                     cannot[f"{run.network}, batch size {run.batch_size}, {run.method}"] = str(error)
                 else:
                     costs += [(replace(tested, evaluations=1), tuning), (tested, final)]
-        finally:
-            torch.set_num_threads(threads)
         return in_a_comparison(costs, self._jobs), cannot
 
     def _check_first_steps(self) -> None:

@@ -1,5 +1,8 @@
 """The device that a run is trained on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from trimtab.records import machine
@@ -23,3 +26,14 @@ def device_named(name: str | None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; use --device cpu")
     return device
+
+
+@contextmanager
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Let torch compute with so many threads meanwhile; None: with as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,7 @@
 """Whole sweeps: both engines, interruptions, refusals, records and pages."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,16 @@ import torch
 from tests.processes import Command
 from trimtab.cli import main
 from trimtab.records import RESULTS, GridCell, PredictedBoundary, Restart, Sweep, SweptAxis
+from trimtab.training import checkpoint
 from trimtab.training.sweep.axes import Axis
 from trimtab.training.sweep.plan import PLAN, Grid
-from trimtab.training.sweep.runner import SweepRunner
+from trimtab.training.sweep.runner import STACKS, SweepRunner
 
 CPU = torch.device("cpu")
 GIVEN = {"data": "digits", "network": "small-mlp", "method": "ln", "steps": 15, "loss": "squared", "batch_size": 32}
 AXES = (Axis.parse("lr=0.01,0.1,1e8"), Axis.parse("gamma=0.5,1"))
-WORDS = ["sweep", "--data", "digits", "--network", "small-mlp", "--method", "bn", "--steps", "600", "--restarts", "3"]
-WORDS += ["--axis", "lr=0.001..10:6", "--axis", "gamma=0.1..3:4", "--out", "s", "--no-predict"]
+WORDS = ["sweep", "--data", "digits", "--network", "small-mlp", "--method", "bn", "--steps", "400", "--restarts", "3"]
+WORDS += ["--axis", "lr=0.001..10:6", "--axis", "gamma=0.1..3:4", "--out", "s", "--no-predict", "--threads", "1"]
 
 
 def sweep(out: Path, engine: str, **options: object) -> Sweep:
@@ -44,12 +46,17 @@ def test_both_engines_have_one_result(tmp_path: Path) -> None:
 def test_a_sweep_that_is_killed_and_interrupted_ends_with_the_same_results(tmp_path: Path) -> None:
     whole = Command(WORDS, tmp_path / "whole")
     assert whole.end() == 0, whole.streams()
-    results = tmp_path / "parts" / "s" / RESULTS
-    for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+    folder = tmp_path / "parts" / "s"
+    results, state = folder / RESULTS, folder / STACKS / "0000.pt"
+    steps = [0]
+    for number in (signal.SIGINT, signal.SIGKILL, signal.SIGTERM):
         command = Command(WORDS, tmp_path / "parts")
         command.wait_until(results.exists)
+        time.sleep(0.2)
         command.send(number)
-        assert command.end() != 0
+        assert command.end() != 0, "it was done before the signal came"
+        steps.append(checkpoint.load(state, CPU)["stack"]["step"])
+    assert 0 < steps[1] <= steps[2] < steps[3] < 400
     last = Command(WORDS, tmp_path / "parts")
     assert last.end() == 0, last.streams()
     assert results.read_bytes() == (tmp_path / "whole" / "s" / RESULTS).read_bytes()

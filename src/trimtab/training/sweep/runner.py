@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from trimtab.data import Dataset, load
-from trimtab.records import RESULTS, RUNS, UNFINISHED, GridCell, Restart, Sweep, SweptAxis, is_sweep, whole_file
+from trimtab.records import RESULTS, RUNS, UNFINISHED, GridCell, Restart, Sweep, SweptAxis, is_sweep, usable_cores, whole_file
 from trimtab.training import checkpoint
 from trimtab.training import folder as folders
 from trimtab.training.building import batch_size_of, split_data
-from trimtab.training.device import hardware
+from trimtab.training.device import hardware, torch_threads
 from trimtab.training.grid import PlannedRun
 from trimtab.training.interruption import interruptible
 from trimtab.training.launch import versions
@@ -79,7 +79,7 @@ class SweepRunner:
         engine: str = "auto",
         workers: Engine | None = None,
         jobs: int | None = None,
-        threads: int = 1,
+        threads: int | None = None,
         force: bool = False,
         predict: bool = True,
         show: Callable[[SweepProgress], None] | None = None,
@@ -95,7 +95,7 @@ class SweepRunner:
             engine: `auto`, `stacked` or `separate`.
             workers: Who trains separate networks; by default processes on this machine.
             jobs: Separate networks at a time; None: as many as do not slow each other down.
-            threads: Threads of each.
+            threads: Threads of each process; None: one, and for stacks on a CPU one per core.
             force: Whether to begin anew.
             predict: Whether to predict the largest stable rates.
             show: Called with the progress.
@@ -112,7 +112,7 @@ class SweepRunner:
         self._plan = self._planned(engine)
         self.engine, self.reason = self._plan.engine, self._plan.reason
         self._workers = workers or LocalEngine()
-        self._jobs = min(jobs or self._workers.default_jobs(device, threads), len(self._networks))
+        self._jobs = min(jobs or self._workers.default_jobs(device, threads or 1), len(self._networks))
         self._threads = threads
         self._restarts: dict[int, Restart] = {}
         self._why_not: dict[int, str] = {}
@@ -137,7 +137,8 @@ class SweepRunner:
             if not (self._out / RESULTS).exists():
                 self._sweep().write(self._out)
             if self.engine == "stacked":
-                self._train_stacks()
+                with torch_threads(self._threads or (usable_cores() if self._device.type == "cpu" else None)):
+                    self._train_stacks()
             else:
                 self._train_separately()
             if len(self._why_not) == len(self._networks):
@@ -202,10 +203,7 @@ class SweepRunner:
     def _train_stack(self, members: Sequence[int], state: Path, doing: str) -> list[dict[str, Any]]:
         settings = [self._networks[member].settings for member in members]
         try:
-            stack = Stack(settings, self._dataset, self._device)
-            with suppress(ValueError, KeyError, TypeError):  # what cannot be gone on with begins anew
-                if state.exists():
-                    stack.restore(checkpoint.load(state, self._device)["stack"])
+            stack = self._stack(settings, state)
             saved, wait = time.monotonic(), CHECKPOINT_SECONDS
             with interruptible() as interrupted:
                 while not stack.finished:
@@ -223,6 +221,15 @@ class SweepRunner:
             return [{"why_not": str(error)}] * len(members)
         return [asdict(outcome) for outcome in stack.outcomes()]
 
+    def _stack(self, settings: Sequence[Settings], state: Path) -> Stack:
+        """The stack as it was saved; from its first step, if nothing was that it can go on with."""
+        if state.exists():
+            stack = Stack(settings, self._dataset, self._device)
+            with suppress(ValueError, KeyError, TypeError):
+                stack.restore(checkpoint.load(state, self._device)["stack"])
+                return stack
+        return Stack(settings, self._dataset, self._device)
+
     def _train_separately(self) -> None:
         numbers = {}
         for number, one in enumerate(self._networks):
@@ -236,7 +243,7 @@ class SweepRunner:
             Task(run, self._out / RUNS / run.name, self._command, self._device, self._data_root)
             for _, run in numbers.values()
         ]
-        with self._workers.pool(self._jobs, self._threads, self._device) as pool:
+        with self._workers.pool(self._jobs, self._threads or 1, self._device) as pool:
             doing = f"{len(tasks)} networks, {self._jobs} at a time"
             done = lambda task, step: self._advance([numbers[task.run.name][0]], step, doing)  # noqa: E731
             for task, outcome in pool.run(tasks, done):

@@ -1,6 +1,6 @@
 """The training of one stack: networks that differ in numbers only, as one batched computation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -221,7 +221,7 @@ class Stack:
         """Prepare the steps of the networks that there are."""
         seeds = [self._seeds.index(self.settings[number].seed) for number in self.numbers.tolist()]
         self._stream_of = torch.tensor(seeds, device=self._device, dtype=torch.int64)
-        self._stepper = make_stepper(self._mode, _Step(self), self._device)
+        self._stepper = make_stepper(self._mode, _Step(self._take_step), self._device)
 
     def _take_step(self, inputs: Tensor, targets: Tensor) -> None:
         """All that a step does on the device."""
@@ -245,11 +245,11 @@ class Stack:
 class _Step:
     """The step of a stack, as steppers take it; nothing is left over from one that was not finished."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._stack = stack
+    def __init__(self, take: Callable[[Tensor, Tensor], None]) -> None:
+        self._take = take
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> None:
-        self._stack._take_step(inputs, targets)
+        self._take(inputs, targets)
 
     def discard(self) -> None:
         pass

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -75,14 +74,6 @@ class StackedNetwork:
             if observe is not None:
                 observe(prefix.removesuffix("."), x)
             return _affine(x, self._tensor(f"{prefix}weight"), self._tensor(f"{prefix}bias"))
-        if (
-            type(module) is nn.Conv2d
-            and x.is_cuda
-            and module.groups == 1
-            and module.padding_mode == "zeros"
-            and type(module.padding) is tuple
-        ):
-            return _convolution(module, x, self._tensor(f"{prefix}weight"), self._tensor(f"{prefix}bias"))
         own = {
             name.removeprefix(prefix): value
             for tensors in (self.parameters, self.constants, self.buffers)
@@ -108,20 +99,6 @@ def taken(value: Tensor, networks: Tensor) -> Tensor:
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Dense layers: (networks, rows, inputs) times the transposed weights, (networks, outputs, inputs)."""
     return torch.baddbmm(bias.unsqueeze(1), x, weight.mT) if bias.numel() else torch.bmm(x, weight.mT)
-
-
-def _convolution(module: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolutions as products of matrices: on a GPU a grouped convolution for all networks takes longer."""
-    networks, samples = x.shape[:2]
-    assert isinstance(module.padding, tuple)  # and not a word, with which a convolution is left to vmap
-    padding = module.padding
-    patches = F.unfold(x.flatten(0, 1), module.kernel_size, module.dilation, padding, module.stride)
-    rows = patches.mT.reshape(networks, -1, patches.shape[1])
-    y = _affine(rows, weight.flatten(2), bias)
-    sizes = zip(x.shape[3:], padding, module.dilation, module.kernel_size, module.stride, strict=True)
-    height, width = ((size + 2 * pad - gap * (kernel - 1) - 1) // step + 1 for size, pad, gap, kernel, step in sizes)
-    # In order, since under vmap BatchNorm cannot be asked whether its input has channels last.
-    return y.view(networks, samples, height * width, -1).mT.contiguous().view(networks, samples, -1, height, width)
 
 
 def _walked(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
