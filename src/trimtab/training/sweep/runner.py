@@ -13,7 +13,18 @@ from typing import Any
 import torch
 
 from trimtab.data import Dataset, load
-from trimtab.records import RESULTS, RUNS, UNFINISHED, GridCell, Restart, Sweep, SweptAxis, is_sweep, usable_cores, whole_file
+from trimtab.records import (
+    RESULTS,
+    RUNS,
+    UNFINISHED,
+    GridCell,
+    Restart,
+    Sweep,
+    SweptAxis,
+    is_sweep,
+    usable_cores,
+    whole_file,
+)
 from trimtab.training import checkpoint
 from trimtab.training import folder as folders
 from trimtab.training.building import batch_size_of, split_data
