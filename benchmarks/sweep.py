@@ -4,6 +4,7 @@ Prints ratios of one run, in which both take turns: python benchmarks/sweep.py [
 """
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -60,12 +61,10 @@ def _row(
     data = _noise(shape, 20 * batch)
     common = Settings(network=name, method=method, batch_size=batch, steps=10**6, precision=precision, lr=1e-3)
     settings = [replace(resolve(common), seed=seed) for seed in range(number)]
-    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    stack = Stack([replace(one, seed=one.seed % 5) for one in settings], data, device)
+    stack, used = _stack([replace(one, seed=one.seed % 5) for one in settings], data, device)
     steps = {"stacked": stack.advance, "eager": _session(settings[0], "eager", device, data).advance}
     if device.type == "cuda":
         steps["captured"] = _session(settings[0], "captured", device, data).advance
-        torch.cuda.reset_peak_memory_stats(device)
     for step in steps.values():
         for _ in range(6):
             step()
@@ -78,8 +77,22 @@ def _row(
         middle["workers"] = _seconds_of_workers(settings[0], shape, batch)
     ratios = [f"{middle[kind] * number / middle['stacked']:.2f}" for kind in list(middle)[1:]]
     estimated = bytes_per_network(example_network(settings[0], data), settings[0], shape, batch) / 1e6
-    used = f"{(torch.cuda.max_memory_allocated(device) - before) / number / 1e6:.1f} " if before else ""
-    return f"| {name} | {batch} | {method} | {number} | {' | '.join(ratios)} | {used}({estimated:.1f}) |"
+    measured = "" if used is None else f"{used / number / 1e6:.1f} "
+    return f"| {name} | {batch} | {method} | {number} | {' | '.join(ratios)} | {measured}({estimated:.1f}) |"
+
+
+def _stack(settings: list[Settings], data: Dataset, device: torch.device) -> tuple[Stack, int | None]:
+    """A stack after its first steps, and the most memory that it has taken, in bytes; None on a CPU."""
+    if device.type == "cpu":
+        return Stack(settings, data, device), None
+    gc.collect()  # the stack of the row before
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(device)[0]
+    stack = Stack(settings, data, device)
+    for _ in range(6):
+        stack.advance()
+    torch.cuda.synchronize()
+    return stack, free - torch.cuda.mem_get_info(device)[0]
 
 
 def _session(settings: Settings, mode: str, device: torch.device, data: Dataset) -> Session:

@@ -135,9 +135,13 @@ def test_seeds_are_added_to_a_folder_of_one(
             signal.raise_signal(signal.SIGINT)
         return real(self, *more)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Session, "advance", interrupted)
-        assert main([*told, "--seeds", "3"]) == 130
+    heeds = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in a job in the background
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Session, "advance", interrupted)
+            assert main([*told, "--seeds", "3"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, heeds)
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"vanilla", "bn", "vanilla-seed5"}
     assert main([*told, "--seeds", "3"]) == 0  # goes on
     assert (out / "bn" / "events.jsonl").read_bytes() == before
