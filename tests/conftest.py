@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported for all tests out of garbage collections: those that tests ask for take a fifth then."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def forked_workers() -> Iterator[None]:
     """Comparisons whose processes start at once: they are real ones, forked from a server that has imported torch."""
@@ -55,3 +62,10 @@ def forked_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trimtab.training.workers.local_pool.PROCESSES", SERVER)
         yield
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions from three drawn networks, for tests of everything but their precision."""
+    for name in ("MIN_DRAWS", "MAX_DRAWS"):
+        monkeypatch.setattr(f"trimtab.prediction.drawing.{name}", 3)

@@ -10,6 +10,8 @@ from trimtab import cli
 from trimtab.cli.predict import LOSSES
 from trimtab.prediction.losses import NAMES
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 def test_the_command_line_runs_as_a_module() -> None:
     told = [sys.executable, "-m", "trimtab.cli", "--version"]

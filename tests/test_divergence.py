@@ -243,6 +243,7 @@ def test_what_is_said_is_what_the_results_give(divergence: ModuleType) -> None:
     assert len(kept["groups"]) == 16 and kept["problems"] == 0 and kept["machine"] and kept["torch"]
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_prediction_ends_with_it() -> None:
     torch.manual_seed(0)
     normed = nn.Sequential(nn.Linear(4, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 3))

@@ -213,6 +213,7 @@ def test_a_measurement_goes_on_where_it_was_stopped(folder: Path, tmp_path_facto
     assert "out of time" in run(folder, "measure", "--draws", "6", "--limit-seconds", "0")
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_predictions_are_put_beside_measurements(folder: Path) -> None:
     run(folder, "measure", "--draws", "2")
     for part in ("0/2", "1/2"):

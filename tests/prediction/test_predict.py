@@ -60,6 +60,7 @@ def test_the_coupling_of_outputs_is_not_nothing() -> None:
     assert every.predicted is not None and one.predicted is not None and every.predicted > 1.2 * one.predicted
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_many_classes_are_named() -> None:
     """Some classes are likelier than others in a drawn network, and which decides."""
     model = network(0, outputs=40)

@@ -280,6 +280,7 @@ def run(*words: str) -> int:
     return options.run(options)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run("small-mlp", "--norm", "bn-pre", "--gamma", "0.5", "--data", "digits", "--measure", "--samples", "40") == 0

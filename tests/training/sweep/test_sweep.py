@@ -18,8 +18,8 @@ from trimtab.training.sweep.runner import STACKS, SweepRunner
 CPU = torch.device("cpu")
 GIVEN = {"data": "digits", "network": "small-mlp", "method": "ln", "steps": 15, "loss": "squared", "batch_size": 32}
 AXES = (Axis.parse("lr=0.01,0.1,1e8"), Axis.parse("gamma=0.5,1"))
-WORDS = ["sweep", "--data", "digits", "--network", "small-mlp", "--method", "bn", "--steps", "400", "--restarts", "3"]
-WORDS += ["--axis", "lr=0.001..10:6", "--axis", "gamma=0.1..3:4", "--out", "s", "--no-predict", "--threads", "1"]
+WORDS = ["sweep", "--data", "digits", "--network", "small-mlp", "--method", "bn", "--steps", "400", "--restarts", "2"]
+WORDS += ["--axis", "lr=0.001..10:4", "--axis", "gamma=0.1..3:3", "--out", "s", "--no-predict", "--threads", "1"]
 
 
 def sweep(out: Path, engine: str, **options: object) -> Sweep:
