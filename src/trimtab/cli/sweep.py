@@ -62,7 +62,8 @@ def add(commands: "Commands") -> None:
         "--workers",
         choices=("local", "ray"),
         default="local",
-        help="who trains separate networks: processes on this machine, or Ray (default: %(default)s)",
+        help="who trains separate networks: processes on this machine, or Ray, with which networks are separate "
+        "(default: %(default)s)",
     )
     parser.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster, as for `trimtab compare`")
     parser.add_argument(
@@ -112,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.training.device import device_named
     from trimtab.training.settings import Settings
     from trimtab.training.sweep.plan import Grid
-    from trimtab.training.sweep.runner import Interrupted, SweepRunner
+    from trimtab.training.sweep.runner import SweepRunner
+    from trimtab.training.sweep.stack_files import Interrupted
     from trimtab.training.workers.engines import engine_named
     from trimtab.training.workers.pool import TrainingFailed
 
@@ -121,8 +123,12 @@ def run(options: argparse.Namespace) -> int:
         if name in given:
             raise CommandError(f"{options.config}: {name} is not for a sweep; leave it out there")
     check_kinds(options.figures)
+    for name, given_one in (("workers ray", options.workers == "ray"), ("jobs", options.jobs is not None)):
+        if given_one and options.engine == "stacked":
+            raise CommandError(f"--{name} is for separate networks; leave it out, or --engine stacked")
     if options.workers == "ray":
         need("ray", extra="ray")
+        options.engine = "separate"
     grid = Grid(given, tuple(options.axis), options.restarts)
     usual = Settings(**given)
     axes = [axis.name for axis in grid.axes]

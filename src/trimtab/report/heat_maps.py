@@ -23,12 +23,14 @@ from trimtab.report.styles import LIGHT, Dashes
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS, MOST_PANELS = 4.6, 3.4, 2, 12
 STATE_COLORS = {"trained": LIGHT["sky"], "dead": LIGHT["grey"], "exploded": LIGHT["orange"]}
-LINES: tuple[tuple[str, Dashes], ...] = (
-    ("ink", "-"),
-    ("vermillion", (0, (5.0, 1.5))),
-    ("purple", (0, (3.0, 1.0, 1.0, 1.0))),
-    ("blue", (0, (1.2, 1.2))),
-)
+LINES: dict[str, tuple[str, Dashes]] = {
+    "the paper": ("ink", "-"),
+    "exact": ("vermillion", (0, (5.0, 1.5))),
+    "train mode": ("purple", (0, (3.0, 1.0, 1.0, 1.0))),
+    "this loss and data": ("blue", (0, (1.2, 1.2))),
+}
+"""A theory has one colour in all figures, whichever others can say something beside it."""
+OTHER_LINE: tuple[str, Dashes] = ("ink", (0, (1.0, 3.0)))
 Value = Callable[[GridCell], float | None]
 
 
@@ -48,6 +50,9 @@ def heat_maps(sweep: Sweep) -> list[HeatMap]:
     worst = "at least one network" if several else "the network"
     lines = " Lines are the largest learning rates that theory predicts." if sweep.predictions else ""
     blank = f"Blank: {worst} exploded."
+    panels = len(list(product(*(sweep.axes[i].values for i in _plane(sweep)[2]))))
+    if panels > MOST_PANELS:
+        lines += f" The first {MOST_PANELS} of {panels} panels; the values of all are in the table."
     maps = [
         HeatMap(
             "state", f"How the networks ended; the worst of the restarts of each point.{lines}", partial(_states, sweep)
@@ -127,9 +132,7 @@ def _map(
     sweep: Sweep, title: str, value: Value, colors: str | Colormap, scale: Normalize, handles: list[Any]
 ) -> Figure:
     """One panel for each combination of the axes that are not in the plane."""
-    up = sweep.rate_axis or 0
-    across = next(i for i in range(len(sweep.axes)) if i != up)
-    others = [i for i in range(len(sweep.axes)) if i not in (up, across)]
+    up, across, others = _plane(sweep)
     combinations = list(product(*(sweep.axes[i].values for i in others)))[:MOST_PANELS]
     columns = min(COLUMNS, len(combinations))
     rows = -(-len(combinations) // columns)
@@ -140,6 +143,8 @@ def _map(
         axes = figure.add_subplot(rows, columns, place + 1)
         _panel(axes, sweep, up, across, dict(zip(others, combination, strict=True)), value, colors, scale)
     shown = f"{title}: {sweep.settings['network']}, {sweep.settings['method']}, on {sweep.settings['data']}"
+    if sweep.settings.get("loss") == "squared":
+        shown += ", squared loss"
     if handles:
         legend = figure.legend(
             handles=handles,
@@ -155,6 +160,13 @@ def _map(
     else:
         figure.suptitle(shown, fontsize=11)
     return figure
+
+
+def _plane(sweep: Sweep) -> tuple[int, int, list[int]]:
+    """Which axis goes up, which one across, and those that make a panel for each of their values."""
+    up = sweep.rate_axis or 0
+    across = next(i for i in range(len(sweep.axes)) if i != up)
+    return up, across, [i for i in range(len(sweep.axes)) if i not in (up, across)]
 
 
 def _panel(
@@ -194,7 +206,8 @@ def _predictions(axes: Axes, sweep: Sweep, across: int, fixed: dict[int, float])
     assert sweep.rate_axis is not None
     names = [i for i in range(len(sweep.axes)) if i != sweep.rate_axis]
     places = [dict(zip(names, values, strict=True)) for values, _ in sweep.slices()]
-    for predicted, (color, dashes) in zip(sweep.predictions, LINES, strict=False):
+    for predicted in sweep.predictions:
+        color, dashes = LINES.get(predicted.name, OTHER_LINE)
         points = [
             (place[across], rate)
             for place, rate in zip(places, predicted.rates, strict=True)
@@ -207,9 +220,10 @@ def _predictions(axes: Axes, sweep: Sweep, across: int, fixed: dict[int, float])
 
 
 def _line_handles(sweep: Sweep) -> list[Line2D]:
+    styles = [(predicted.name, *LINES.get(predicted.name, OTHER_LINE)) for predicted in sweep.predictions]
     return [
-        Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η*: {predicted.name}")
-        for predicted, (color, dashes) in zip(sweep.predictions, LINES, strict=False)
+        Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η*: {name}")
+        for name, color, dashes in styles
     ]
 
 

@@ -42,6 +42,8 @@ BAD = [
     ("method=1,2", "method cannot be an axis"),
     ("milestones=1,2", "milestones cannot be an axis"),
     ("log_every=1,2", "log_every cannot be an axis"),
+    ("lr=1e-310..1:3", "0 or from 1e-30 to 1e"),
+    ("lr=1..1.0000001:5", "equal in 6 digits"),
     ("seed=1,2", "give --restarts"),
 ]
 

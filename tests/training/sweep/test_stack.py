@@ -122,9 +122,12 @@ def _copy_optimizer_state(alone: list[Session], stack: Stack) -> None:
                 ours.copy_(state[key])
 
 
-@pytest.mark.parametrize("method", ["bn", "bnp", "ln"])
-def test_whole_trajectories_stay_as_close_as_one_that_was_nudged(method: str, digits: Dataset) -> None:
-    chosen = settings(method=method, network="small-mlp", optimizer="sgd", momentum=0.9)
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [("bn", "momentum"), ("bnp", "momentum"), ("ln", "sgd"), ("gn", "momentum"), ("ln", "adam")],
+)
+def test_whole_trajectories_stay_as_close_as_one_that_was_nudged(method: str, optimizer: str, digits: Dataset) -> None:
+    chosen = settings(method=method, network="small-mlp", **OPTIMIZERS[optimizer])
     stack = Stack(chosen, digits, CPU)
     alone, nudged = ([Session(one, CPU, dataset=digits) for one in chosen] for _ in range(2))
     for session in nudged:
@@ -156,6 +159,19 @@ def test_outcomes_are_those_of_the_lab(loss: str, digits: Dataset) -> None:
         loss_alone, accuracy_alone = session.evaluate()
         assert outcome.loss == pytest.approx(loss_alone, rel=1e-3)
         assert outcome.accuracy == pytest.approx(accuracy_alone, abs=0.01)
+
+
+@pytest.mark.parametrize("method", ["bn", "brn", "ln", "bnp"])
+def test_in_bfloat16_losses_are_those_of_a_network_by_itself(method: str, digits: Dataset) -> None:
+    torch.set_default_dtype(torch.float32)
+    chosen = [replace(one, precision="bf16") for one in settings(method=method, network="small-mlp")]
+    stack = Stack(chosen, digits, CPU)
+    alone = [Session(one, CPU, dataset=digits) for one in chosen]
+    for _ in range(3):
+        stack.advance()
+        for number, session in enumerate(alone):
+            session.advance()
+            assert stack._losses[number].item() == pytest.approx(session.take_means()[0], rel=0.02)
 
 
 def test_an_exploded_network_leaves_the_others_as_they_are(digits: Dataset) -> None:

@@ -12,8 +12,9 @@ from trimtab.cli import main
 from trimtab.records import RESULTS, GridCell, PredictedBoundary, Restart, Sweep, SweptAxis
 from trimtab.training import checkpoint
 from trimtab.training.sweep.axes import Axis
+from trimtab.training.sweep.folder import STACKS
 from trimtab.training.sweep.plan import PLAN, Grid
-from trimtab.training.sweep.runner import STACKS, SweepRunner
+from trimtab.training.sweep.runner import SweepRunner
 
 CPU = torch.device("cpu")
 GIVEN = {"data": "digits", "network": "small-mlp", "method": "ln", "steps": 15, "loss": "squared", "batch_size": 32}
@@ -24,7 +25,7 @@ WORDS += ["--axis", "lr=0.001..10:4", "--axis", "gamma=0.1..3:3", "--out", "s", 
 
 def sweep(out: Path, engine: str, **options: object) -> Sweep:
     grid = Grid({**GIVEN, **options}, AXES, 2)
-    return SweepRunner(grid, out, command="c", device=CPU, engine=engine, jobs=1).run()
+    return SweepRunner(grid, out, command="c", device=CPU, engine=engine, jobs=1, threads=1).run()
 
 
 @pytest.mark.usefixtures("forked_workers")
@@ -68,6 +69,10 @@ REFUSED = [
     (["--axis", "lr=1,2", "--axis", "rho=0.5,0.9"], "rho means nothing to bn"),
     (["--axis", "lr=1,2", "--axis", "momentum=0.5,2"], "momentum must be in"),
     (["--axis", "lr=1,2", "--axis", "gamma=1,2", "--lr", "1"], "is an axis and has a value of its own"),
+    (["--axis", "lr=1,2", "--axis", "validation=0,300"], "give --evaluate-on test"),
+    (["--axis", "lr=1,2", "--axis", "gamma=1,2", "--seed", str(2**63 - 1), "--restarts", "2"], "below 2^63"),
+    (["--axis", "lr=1,2", "--axis", "gamma=1,2", "--engine", "stacked", "--jobs", "2"], "is for separate networks"),
+    (["--axis", "lr=1,2", "--axis", "batch_size=5000,6000"], "none of these networks can be trained"),
     (["--axis", "lr=1..2:9999", "--axis", "gamma=1..2:9999"], "the most; take fewer values"),
     (["--axis", "lr=1,2", "--axis", "zeta=0,1", "--engine", "stacked", "--compile"], "stacks are not compiled"),
     (
@@ -96,7 +101,7 @@ def test_too_little_memory_or_disk_is_said_first(tmp_path: Path, monkeypatch: py
         with pytest.raises(ValueError, match="of memory are free"):
             sweep(tmp_path / "a", "stacked")
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    with pytest.raises(ValueError, match="GB are free there"):
+    with pytest.raises(ValueError, match="MB are free there"):
         sweep(tmp_path / "a", "stacked")
     assert not (tmp_path / "a").exists()
 

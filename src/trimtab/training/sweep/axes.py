@@ -12,6 +12,8 @@ DIGITS = 6
 # They say how often something is written down, or that it is: no result depends on them.
 _NOT_AXES = ("log_every", "evaluate_every", "evaluations", "probe_every", "seed")
 _LONGEST = 10_000
+SMALLEST, LARGEST = 1e-30, 1e30
+"""In size; beyond them neither float32 nor a figure has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,11 @@ def _range(setting: SettingInfo, described: str, text: str) -> tuple[list[float]
     if linear:
         values = [first + share * (last - first) for share in shares]
     else:
-        values = [first * (last / first) ** share for share in shares]
+        low_log, high_log = math.log(first), math.log(last)  # their ratio may be more than a float holds
+        values = [math.exp(low_log + share * (high_log - low_log)) for share in shares]
     values = [first, *(float(f"{value:.{DIGITS}g}") for value in values[1:-1]), last]
+    if len(set(values)) < count:
+        raise ValueError(f"the axis {text!r} has values that are equal in {DIGITS} digits; take fewer of them")
     if setting.hint is int and not all(float(value).is_integer() for value in values):
         raise ValueError(f"the axis {text!r} has values that are no whole numbers, as {setting.name} needs; list them")
     return values, not linear
@@ -107,6 +112,8 @@ def _number(word: str, text: str) -> float:
         number = float(word)
     except ValueError:
         number = math.nan
+    if math.isfinite(number) and number and not SMALLEST <= abs(number) <= LARGEST:
+        raise ValueError(f"the axis {text!r} has {word.strip()}; its values are 0 or from {SMALLEST:g} to {LARGEST:g}")
     if not math.isfinite(number):
         raise ValueError(f"the axis {text!r} has {word.strip()!r}, which is no number; an axis is {FORMS}")
     return number

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,8 +37,8 @@ def predicted_boundaries(sweep: Sweep, cells: Sequence[Settings], dataset: Datas
     how = {"dataset": dataset, "normalize": resolved(cells[0].normalize), "device": torch.device("cpu")}
     some = train.take(torch.linspace(0, len(train) - 1, min(SAMPLES, len(train))).long())
     inputs = torch.cat([x for x, _ in batches(some, len(some), **how)])  # type: ignore[arg-type]
-    networks = [example_network(settings, dataset) for settings in firsts]
-    momenta = [resolved(settings.momentum) for settings in firsts]
+    networks = [_network(settings, dataset) for settings in firsts]
+    largest = [_largest_product(settings, dataset, len(train)) for settings in firsts]
     has_norm = cells[0].parsed_method.norm != "none"
     loss = cells[0].loss if dataset.classes else "squared"
     by_mean_field = partial(_by_mean_field, dataset.input_shape)
@@ -62,7 +62,7 @@ def predicted_boundaries(sweep: Sweep, cells: Sequence[Settings], dataset: Datas
     theories.append(("this loss and data", words, own))
     found = []
     for name, description, lambda_of in theories:
-        rates = tuple(_rate(lambda_of, model, momentum) for model, momentum in zip(networks, momenta, strict=True))
+        rates = tuple(_rate(lambda_of, model, product) for model, product in zip(networks, largest, strict=True))
         if any(rate is not None for rate in rates):
             found.append(PredictedBoundary(name, description, rates))
     return tuple(found)
@@ -72,40 +72,32 @@ def _by_mean_field(shape: tuple[int, ...], model: nn.Module, **options: Any) -> 
     return mean_field_prediction(model, shape, **options).lambda_max
 
 
-def _rate(lambda_of: Callable[[nn.Module], float], model: nn.Module, momentum: float) -> float | None:
-    """The largest stable rate by a theory; None if it cannot say."""
+def _network(settings: Settings, dataset: Dataset) -> nn.Module | None:
+    """The network that the theories are asked about; None if there is none with these settings."""
     try:
-        rate = max_learning_rate(lambda_of(model), momentum)
+        return example_network(settings, dataset)
+    except ValueError:
+        return None
+
+
+def _largest_product(settings: Settings, dataset: Dataset, samples: int) -> float:
+    """What rate times eigenvalue must stay below, the eigenvalue being that of the mean of ½‖f − y‖² or cross-entropy.
+
+    That is 2(1 + μ) (meanfield, eq. 7), with Nesterov's momentum 2(1 + μ)/(1 + 2μ). In regression the loss is ‖f − y‖²
+    summed over samples, whose eigenvalues are 2 × batch size as large.
+    """
+    momentum = resolved(settings.momentum)
+    product = max_learning_rate(1.0, momentum) / (1 + 2 * momentum if settings.nesterov else 1)
+    return product if dataset.classes else product / (2 * (resolved(settings.batch_size) or samples))
+
+
+def _rate(lambda_of: Callable[[nn.Module], float], model: nn.Module | None, product: float) -> float | None:
+    """The largest stable rate by a theory; None if it cannot say."""
+    if model is None:
+        return None
+    try:
+        with np.errstate(all="ignore"):  # where γ is 0, say
+            rate = product / lambda_of(model)
     except (ValueError, ArithmeticError):
         return None
     return rate if math.isfinite(rate) else None
-
-
-def conclusion(sweep: Sweep) -> str:
-    """How the networks ended, and how far the measured boundary is from each predicted one."""
-    states = [restart.state for cell in sweep.cells for restart in cell.restarts]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("trained", "exploded", "dead"))
-    sentences = [f"Of {len(states)} networks: {counts}."]
-    if sweep.rate_axis is None:
-        return sentences[0]
-    measured = {"exploded": sweep.boundary("exploded"), "untrained": sweep.boundary("untrained")}
-    for kind, rates in measured.items():
-        words = "explode" if kind == "exploded" else "fail to train (explode or die)"
-        seen = sum(rate is not None for rate in rates)
-        if kind == "untrained" and rates == measured["exploded"]:
-            continue
-        if not seen:
-            sentences.append(f"No rate within the grid was found from which networks {words}.")
-            continue
-        distances = []
-        for predicted in sweep.predictions:
-            ratios = [m / p for m, p in zip(rates, predicted.rates, strict=True) if m is not None and p is not None]
-            if ratios:
-                spread = f" ({min(ratios):.2g}–{max(ratios):.2g})" if len(ratios) > 1 else ""
-                distances.append(f"{median(ratios):.2g}{spread} times η* ({predicted.name})")
-        among = f" in {seen} of {len(rates)} slices" if seen < len(rates) else ""
-        if distances:
-            sentences.append(f"The rate from which networks {words} is{among}, at the median, {'; '.join(distances)}.")
-        else:
-            sentences.append(f"The rate from which networks {words} lies within the grid{among}.")
-    return " ".join(sentences)

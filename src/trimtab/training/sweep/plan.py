@@ -15,7 +15,7 @@ from trimtab.records import whole_file
 from trimtab.training.building import batch_size_of, split_data
 from trimtab.training.network import Interface, network
 from trimtab.training.recipes import resolve
-from trimtab.training.settings import Settings
+from trimtab.training.settings import LIMIT, Settings
 from trimtab.training.sweep.axes import Axis
 from trimtab.training.sweep.memory import networks_at_once
 from trimtab.training.sweep.stack import OF_ONE_NETWORK
@@ -58,6 +58,12 @@ class Grid:
             raise ValueError(f"{twice[0]} is an axis twice; give each once")
         if both := [name for name in names if name in self.given]:
             raise ValueError(f"{both[0]} is an axis and has a value of its own; leave out one of them")
+        if "validation" in names and self.given.get("evaluate_on") != "test":
+            raise ValueError(
+                "validation is an axis, so that networks would be evaluated on other samples; give --evaluate-on test"
+            )
+        if self.seeds[-1] >= LIMIT:
+            raise ValueError(f"the seed of the last restart is {self.seeds[-1]}, and seeds are below 2^63; give --seed")
         number = self.restarts
         for axis in self.axes:
             number *= len(axis.values)
@@ -126,10 +132,39 @@ def not_stackable(settings: Settings, dataset: Dataset) -> str:
 
 
 def example_network(settings: Settings, dataset: Dataset) -> nn.Module:
-    """A network with these settings, to look at."""
+    """The initial network of these settings, to look at.
+
+    Raises:
+        ValueError: If there is none.
+    """
     train, _, _ = split_data(dataset, settings)
     with torch.random.fork_rng([]):
+        torch.manual_seed(settings.seed)
         return network(settings, Interface.of(dataset, settings, batch_size_of(settings, len(train))))
+
+
+def first_that_builds(cells: Sequence[Settings], dataset: Dataset) -> Settings:
+    """The first settings that there is a network for.
+
+    Raises:
+        ValueError: If there is none at all.
+    """
+    problem = None
+    for settings in dict.fromkeys(_in_common(cells)):
+        try:
+            example_network(settings, dataset)
+        except ValueError as error:
+            problem = problem or error
+        else:
+            return settings
+    assert problem is not None
+    raise ValueError(f"none of these networks can be trained: {problem}")
+
+
+def _in_common(cells: Sequence[Settings]) -> list[Settings]:
+    """The settings with those of the first one, wherever the networks of one stack may differ."""
+    usual = {name: getattr(cells[0], name) for name in OF_ONE_NETWORK}
+    return [replace(cell, **usual) for cell in cells]
 
 
 def stacks(every: Sequence[Network], dataset: Dataset, device: torch.device) -> list[list[int]]:
@@ -138,14 +173,16 @@ def stacks(every: Sequence[Network], dataset: Dataset, device: torch.device) -> 
     Raises:
         ValueError: If not even one network fits.
     """
-    usual = {name: getattr(every[0].settings, name) for name in OF_ONE_NETWORK}
     alike: dict[Settings, list[int]] = {}
-    for number, one in enumerate(every):
-        alike.setdefault(replace(one.settings, **usual), []).append(number)
+    for number, settings in enumerate(_in_common([one.settings for one in every])):
+        alike.setdefault(settings, []).append(number)
     cut = []
-    for members in alike.values():
-        settings = every[members[0]].settings
-        model = example_network(settings, dataset)
+    for settings, members in alike.items():
+        try:
+            model = example_network(settings, dataset)
+        except ValueError:  # which the stack will say too, and that goes into the records
+            cut.append(members)
+            continue
         train, _, _ = split_data(dataset, settings)
         most = networks_at_once(model, settings, dataset.input_shape, batch_size_of(settings, len(train)), device)
         number = -(-len(members) // most)
@@ -177,14 +214,21 @@ class Plan:
         with whole_file(folder / PLAN) as file:
             file.write(json.dumps(asdict(self)).encode())
 
+    def covers(self, number: int) -> bool:
+        """Whether it is a plan for so many networks, each in one stack."""
+        return self.engine == "separate" or sorted(n for stack in self.stacks for n in stack) == list(range(number))
+
     @classmethod
     def read(cls, folder: Path) -> "Plan | None":
         """The plan in a folder; None if there is none that can be read."""
         try:
-            content = json.loads((folder / PLAN).read_bytes())
-            return cls(**content)
+            plan = cls(**json.loads((folder / PLAN).read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError):
             return None
+        if plan.engine not in ("stacked", "separate") or not isinstance(plan.stacks, list):
+            return None
+        members = [n for stack in plan.stacks for n in (stack if isinstance(stack, list) and stack else [None])]
+        return plan if all(type(n) is int for n in members) else None
 
 
 def definition(grid: Grid) -> dict[str, Any]:

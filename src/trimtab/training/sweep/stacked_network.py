@@ -84,6 +84,9 @@ class StackedNetwork:
         def one(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
             return functional_call(module, dict(tensors), (x,))  # type: ignore[no-any-return]
 
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and x.dtype == torch.bfloat16:
+            # By itself it computes so, in float32, and rounds what comes out; vmap has no rule for two types at once.
+            return vmap(one)(own, x.float()).to(x.dtype)
         return vmap(one, randomness="different")(own, x)
 
     def _tensor(self, name: str) -> Tensor:
