@@ -1,6 +1,6 @@
 """Networks trained per second: stacked as one computation, beside one at a time.
 
-Prints ratios of one run, in which both take turns: python benchmarks/sweep.py [--device cuda] [--networks 256]
+Prints ratios of one run, in which all take turns: python benchmarks/sweep.py [--device cuda] [--networks 256]
 """
 
 import argparse
@@ -8,8 +8,12 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import lru_cache, partial
 from multiprocessing import get_context
+from multiprocessing.pool import Pool
+from pathlib import Path
 
 import torch
 
@@ -68,31 +72,45 @@ def _row(
     for step in steps.values():
         for _ in range(6):
             step()
-    times: dict[str, list[float]] = {kind: [] for kind in steps}
-    for _ in range(TURNS):
-        for kind, step in steps.items():
-            times[kind].append(_seconds(step, device))
+    with ExitStack() as ended:
+        turns = {kind: partial(_seconds, step, device) for kind, step in steps.items()}
+        if device.type == "cpu":
+            pool = ended.enter_context(get_context("spawn").Pool(usable_cores()))
+            turns["workers"] = partial(_seconds_of_workers, pool, settings[0], shape, batch)
+            turns["workers"]()  # they import torch and build their networks
+        times = {kind: [turns[kind]()] for kind in turns}
+        for _ in range(TURNS - 1):
+            for kind, turn in turns.items():
+                times[kind].append(turn())
     middle = {kind: statistics.median(values) for kind, values in times.items()}
-    if device.type == "cpu":
-        middle["workers"] = _seconds_of_workers(settings[0], shape, batch)
     ratios = [f"{middle[kind] * number / middle['stacked']:.2f}" for kind in list(middle)[1:]]
     estimated = bytes_per_network(example_network(settings[0], data), settings[0], shape, batch) / 1e6
-    measured = "" if used is None else f"{used / number / 1e6:.1f} "
-    return f"| {name} | {batch} | {method} | {number} | {' | '.join(ratios)} | {measured}({estimated:.1f}) |"
+    ratios.append(f"{used / number / 1e6:.1f} ({estimated:.1f})")
+    return f"| {name} | {batch} | {method} | {number} | {' | '.join(ratios)} |"
 
 
-def _stack(settings: list[Settings], data: Dataset, device: torch.device) -> tuple[Stack, int | None]:
-    """A stack after its first steps, and the most memory that it has taken, in bytes; None on a CPU."""
-    if device.type == "cpu":
-        return Stack(settings, data, device), None
+def _stack(settings: list[Settings], data: Dataset, device: torch.device) -> tuple[Stack, int]:
+    """A stack after its first steps, and the most memory that it has taken, in bytes."""
     gc.collect()  # the stack of the row before
-    torch.cuda.empty_cache()
-    free = torch.cuda.mem_get_info(device)[0]
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        Stack(settings[:1], data, device).advance()  # what torch itself takes at first use
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew (Linux)
+    before = _memory(device)
     stack = Stack(settings, data, device)
     for _ in range(6):
         stack.advance()
+    return stack, _memory(device) - before
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes taken from the device; on a CPU, the most that this process has had since the peak began anew."""
+    if device.type == "cpu":
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
     torch.cuda.synchronize()
-    return stack, free - torch.cuda.mem_get_info(device)[0]
+    return -torch.cuda.mem_get_info(device)[0]
 
 
 def _session(settings: Settings, mode: str, device: torch.device, data: Dataset) -> Session:
@@ -109,21 +127,23 @@ def _noise(shape: tuple[int, ...], samples: int) -> Dataset:
     )
 
 
-def _seconds_of_workers(settings: Settings, shape: tuple[int, ...], batch: int) -> float:
+def _seconds_of_workers(pool: Pool, settings: Settings, shape: tuple[int, ...], batch: int) -> float:
     """Seconds per step and network if each core trains one network, all at the same time."""
     number = usable_cores()
-    with get_context("spawn").Pool(number) as pool:
-        seconds = pool.starmap(_worker, [(settings, shape, batch)] * number)
-    return statistics.mean(seconds) / number
+    return statistics.mean(pool.starmap(_worker, [(settings, shape, batch)] * number, chunksize=1)) / number
 
 
 def _worker(settings: Settings, shape: tuple[int, ...], batch: int) -> float:
+    return _seconds(_stepping(settings, shape, batch), torch.device("cpu"))
+
+
+@lru_cache(maxsize=1)
+def _stepping(settings: Settings, shape: tuple[int, ...], batch: int) -> Callable[[], None]:
     torch.set_num_threads(1)
-    device = torch.device("cpu")
-    step = _session(settings, "eager", device, _noise(shape, 20 * batch)).advance
+    step = _session(settings, "eager", torch.device("cpu"), _noise(shape, 20 * batch)).advance
     for _ in range(6):
         step()
-    return statistics.median(_seconds(step, device) for _ in range(TURNS))
+    return step
 
 
 def _seconds(step: Callable[[], None], device: torch.device) -> float:

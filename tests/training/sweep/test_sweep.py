@@ -2,6 +2,7 @@
 
 import signal
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from tests.processes import Command
 from trimtab.cli import main
 from trimtab.records import RESULTS, GridCell, PredictedBoundary, Restart, Sweep, SweptAxis
+from trimtab.report.heat_maps import LINES, heat_maps
+from trimtab.report.styles import LIGHT
 from trimtab.training import checkpoint
 from trimtab.training.sweep.axes import Axis
 from trimtab.training.sweep.folder import STACKS
@@ -142,3 +145,25 @@ def test_boundaries() -> None:
     )
     assert made.boundary("exploded") == [100.0, None]
     assert made.boundary("untrained") == [10.0, None]
+
+
+def test_a_theory_has_one_colour_and_panels_that_are_left_out_are_told() -> None:
+    axes = (
+        SweptAxis("lr", (0.1, 1.0)),
+        SweptAxis("gamma", (1.0, 2.0)),
+        SweptAxis("zeta", tuple(map(float, range(13)))),
+    )
+    cells = tuple(
+        GridCell(values, (Restart(0, "trained", 1.0, 0.5, None),)) for values in product(*(one.values for one in axes))
+    )
+    made = Sweep(
+        *("c", {"network": "n", "method": "bn", "data": "d", "loss": "squared"}, axes, (0,), 5, "test", 0.1),
+        *("stacked", "because", "m", {}, True, cells),
+        predictions=(PredictedBoundary("train mode", "d", (0.5,) * 26),),
+    )
+    first = heat_maps(made)[0]
+    assert "The first 12 of 13 panels" in first.caption
+    figure = first.draw()
+    assert len(figure.axes) == 12
+    assert figure.axes[0].lines[-1].get_color() == LIGHT[LINES["train mode"][0]]
+    assert figure.legends[0].get_title().get_text().endswith("squared loss")
