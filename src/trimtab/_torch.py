@@ -172,23 +172,25 @@ def is_view_of(view: Tensor, x: Tensor) -> bool:
 _default_saved_tensor_hooks: Callable[[bool], Any] | None = _find("torch._C._autograd._top_saved_tensors_default_hooks")
 
 
-def packs_saved_tensors() -> bool:
-    """Whether autograd packs away what it saves, as for checkpointing; true if torch does not say."""
-    return _default_saved_tensor_hooks is None or _default_saved_tensor_hooks(False) is not None
+packs_saved_tensors: Callable[[], Any] = (
+    partial(_default_saved_tensor_hooks, False) if _default_saved_tensor_hooks else lambda: True
+)
+"""Something if autograd packs away what it saves, as for checkpointing; true if torch does not say."""
 
 
 _is_functorch_wrapped: Callable[[Tensor], bool] | None = _find("torch._C._functorch.is_functorch_wrapped_tensor")
 
 
-def is_wrapped(x: Tensor) -> bool:
-    """Whether a tensor stands for another one within torch.func."""
-    if _is_functorch_wrapped is not None:
-        return _is_functorch_wrapped(x)
+def _has_no_memory(x: Tensor) -> bool:
     try:
         x.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return True
     return False
+
+
+is_wrapped: Callable[[Tensor], bool] = _is_functorch_wrapped or _has_no_memory
+"""Whether a tensor stands for another one within torch.func."""
 
 
 def is_zero_tensor(x: Tensor) -> bool:

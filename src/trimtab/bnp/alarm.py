@@ -20,7 +20,7 @@ class DeferredAlarm:
         """Call `ring` at most once."""
         self._ring: Callable[[], None] | None = ring
         self._checks = 0
-        self._lasting: list[Tensor] = []  # numbers on the host,
+        self._lasting: dict[int, Tensor] = {}  # numbers on the host, by their identities,
         self._raised: dict[torch.device, Tensor | None] = {}  # and booleans that were not looked at yet
         self._copies: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
 
@@ -29,10 +29,10 @@ class DeferredAlarm:
 
         Not a boolean while a CUDA graph is captured, which would read those of earlier steps when they are gone.
         """
-        if self._ring is None or torch.compiler.is_dynamo_compiling() or any(flag is known for known in self._lasting):
+        if id(flag) in self._lasting or self._ring is None or torch.compiler.is_dynamo_compiling():
             return
         if flag.dtype is not torch.bool:
-            self._lasting.append(flag)
+            self._lasting[id(flag)] = flag
         elif not (flag.is_cuda and torch.cuda.is_current_stream_capturing()):
             before = self._raised.get(flag.device)
             self._raised[flag.device] = flag if before is None else before | flag
@@ -43,8 +43,8 @@ class DeferredAlarm:
             return
         self._checks += 1
         looks = self._checks % EVERY == 0
-        if ((looks or now) and any(map(bool, self._lasting))) or any(
-            self._known_to_be_raised(device, flag, looks) for device, flag in self._raised.items()
+        if ((looks or now) and any(map(bool, self._lasting.values()))) or (
+            self._raised and any(self._known_to_be_raised(*each, looks) for each in list(self._raised.items()))
         ):
             ring, self._ring = self._ring, None
             self._lasting.clear()
@@ -55,6 +55,7 @@ class DeferredAlarm:
 
     def _known_to_be_raised(self, device: torch.device, flag: Tensor | None, looks: bool) -> bool:
         if device.type == "cpu":
+            del self._raised[device]
             return bool(flag)
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return False
@@ -63,6 +64,8 @@ class DeferredAlarm:
             if not arrived.query():
                 return False
             del self._copies[device]
+            if flag is None:  # no other one was raised since
+                del self._raised[device]
             return bool(copy)
         if flag is not None and looks:
             copy = torch.empty_like(flag, device="cpu", pin_memory=True).copy_(flag, non_blocking=True)

@@ -206,7 +206,7 @@ def is_saved(x: Tensor) -> bool:
 
     Not if autocast makes another tensor of it, and not if what is kept is packed away, as for checkpointing.
     """
-    if torch.is_autocast_enabled("cuda") and x.dtype is not torch.get_autocast_dtype("cuda"):
+    if torch.is_autocast_enabled() and x.dtype is not torch.get_autocast_dtype("cuda"):
         return False
     return not _torch.packs_saved_tensors() and not _torch.is_wrapped(x)
 

@@ -90,24 +90,25 @@ class BufferMoments(Moments):
         """The type of their numbers."""
         return self.layout.result
 
-    def can_be_computed(self) -> bool:
-        """Whether there is an input that waits.
+    def input_address(self) -> int:
+        """Where the input is that waits, everything checked that a kernel takes on trust; 0 if there is none.
 
-        One that is not what it was (`x.data = ...`, a freed storage) is not: then they are NaN, which no average takes.
+        There is none if it is not what it was (`x.data = ...`, a freed storage): then they are NaN, which no average
+        takes.
         """
         x, layout = self.x, self.layout
         if x is None:
-            return False
+            return 0
         if (
             x.shape == layout.shape
             and x.stride() == layout.strides
             and x.dtype is layout.dtype
             and x.device == layout.device
-            and x.data_ptr()
+            and (address := x.data_ptr())
         ):
-            return True
+            return address
         self.written(torch.full((2 * layout.columns,), math.nan, dtype=layout.result, device=layout.device), 0, 0)
-        return False
+        return 0
 
     def written(self, buffer: Tensor, first: int, address: int) -> None:
         """Wait no longer: they are in a buffer, from its entry `first` on, which is at an address."""
@@ -122,7 +123,7 @@ class BufferMoments(Moments):
         """Have mean and variance as tensors, computed alone if they still wait."""
         if self._mean is not None:
             return
-        if self.x is not None and self.can_be_computed():
+        if self.x is not None and self.input_address():
             moments = Moments.of(self.x, columns=self.layout.column)
             self._mean, self._variance = moments.mean, moments.variance
             self.x = None

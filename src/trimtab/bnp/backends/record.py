@@ -124,10 +124,15 @@ class _Known:
         return self.packed
 
 
-def record(step: LayerStep) -> bytes:
+def record(step: LayerStep, only: torch.dtype | None = None, below: float = math.inf) -> bytes:
     """The record; empty if a tensor is not of the size, type and device, or not as dense, as the kernels expect.
 
     The kernels have nothing but addresses: what is not checked here is not checked at all.
+
+    Args:
+        step: The step.
+        only: The type that the kernels are for; None: they are for all types of averages.
+        below: They are for fewer weights than this.
     """
     known: _Known | None = step.memo.get("record")
     running = step.running
@@ -138,10 +143,12 @@ def record(step: LayerStep) -> bytes:
         or running.weight is not known.share
         or running.steps is not known.steps
         or running.skipped is not known.skipped
-        or step.shape != known.shape
+        or (step.shape is not known.shape and step.shape != known.shape)
     ):
         known = step.memo["record"] = _Known(running, step.shape)
     weight, bias, rows, dtype, device = step.weight, step.bias, step.rows, known.dtype, known.device
+    if known.weights >= below or (only is not None and dtype is not only):  # the weight is as the averages are
+        return _NONE
     weight_at = _address(weight, known.weights, dtype, device, False)
     sites_last = weight_at != 0 and weight.is_contiguous()
     if not sites_last and not (weight_at and _is_sites_first(weight, known)):

@@ -7,16 +7,15 @@ What differs from layer to layer is read from tables on the device. They are cop
 them has changed, which with PyTorch's allocator is rare once training runs.
 """
 
-import struct
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.backends import record
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, sizes_in_memory
 from trimtab.bnp.backends.triton_plans import TYPES, MomentsPlan, Plans, StepPlan, is_capturing
@@ -29,6 +28,7 @@ _MAX_PLANS, _MAX_ALONE = 32, 1024
 # Flags on the host are never let go: a kernel that is still to run may set one when its BNP is gone.
 _FLAGS: list[Tensor] = []
 
+_AS_IT_IS = nullcontext()
 
 _Group = tuple[torch.device, MomentsPlan | None, list[int]]
 """A device, a plan, and the numbers of the moments that are computed together there."""
@@ -39,7 +39,6 @@ class TritonBackend:
 
     def __init__(self, options: Options, layers: int, waiting: list[BufferMoments]) -> None:
         """Without plans, for a model with so many layers; moments wait in `waiting`."""
-        self._options = options
         self._max_waiting = max(_MAX_WAITING, 2 * layers)
         # On the host, where the device can write to it: so it is looked at without asking the device for anything.
         self._flag = torch.zeros((), dtype=torch.int32, pin_memory=True)
@@ -50,6 +49,11 @@ class TritonBackend:
         self._step_plans = Plans(partial(StepPlan, self._flag), _MAX_PLANS)
         # The last moments, to see that the next ones are the same but for addresses, and their plans.
         self._last_moments: tuple[list[InputLayout], list[_Group]] | None = None
+        # The shapes of the last step, its device and its plan
+        self._last_step: tuple[list[Shape], torch.device, StepPlan] | None = None
+        use_batch, second_moment = options.statistics == "batch", options.no_bias == "second_moment"
+        common = (1 - options.rho, options.eps1, options.eps2, options.debias, use_batch, second_moment)
+        self._constants = {fold: (*common, fold) for fold in (False, True)}
 
     def layout(self, x: Tensor, column: int) -> InputLayout | None:
         """How inputs like this one lie in memory; None if they are not for the kernel."""
@@ -76,10 +80,13 @@ class TritonBackend:
 
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
-        waiting = [moments for moments in waiting if moments.can_be_computed()]
-        captured, layouts = is_capturing(), [moments.layout for moments in waiting]
-        if self._last_moments is not None and not captured and layouts == self._last_moments[0]:
-            groups = self._last_moments[1]
+        addresses = [moments.input_address() for moments in waiting]
+        if not all(addresses):
+            waiting = [moments for moments, address in zip(waiting, addresses, strict=True) if address]
+            addresses = [address for address in addresses if address]
+        captured, layouts, last = is_capturing(), [moments.layout for moments in waiting], self._last_moments
+        if last is not None and not captured and layouts == last[0]:
+            groups = last[1]
         else:
             groups = self._grouped(layouts, captured)
             if len(waiting) > 1 and all(plan is not None for _, plan, _ in groups):
@@ -89,11 +96,10 @@ class TritonBackend:
                 for i in members:
                     waiting[i].materialize()
                 continue
-            inputs = [x for i in members if (x := waiting[i].x) is not None]
-            addresses = struct.pack(f"{len(inputs)}q", *[x.data_ptr() for x in inputs])
+            content = plan.pack(*[addresses[i] for i in members])
             out = torch.empty(plan.size, device=device)
             with _current(device):
-                plan.launch((plan.addresses.holding(addresses, captured), out), plan.constants)
+                plan.launch((plan.addresses.holding(content, captured), out), plan.constants)
             at = out.data_ptr()
             for i, first in zip(members, plan.first, strict=True):
                 waiting[i].written(out, first, at + 4 * first)
@@ -121,8 +127,7 @@ class TritonBackend:
 
     def record(self, step: LayerStep) -> bytes:
         """The step as the kernel reads it; empty if it is not for the kernel."""
-        weight = step.weight
-        return record.record(step) if weight.dtype is torch.float32 and weight.numel() < MAX_NUMBERS else b""
+        return record.record(step, torch.float32, MAX_NUMBERS)
 
     def step(self, steps: Sequence[LayerStep], records: Sequence[bytes], fold: bool) -> list[Tensor] | None:
         """The steps of layers on one device, by their records.
@@ -131,16 +136,17 @@ class TritonBackend:
             Flags, not zero once something was found not to be finite; None if nothing was done, since layers of these
             shapes have not been met before.
         """
-        device, options, captured = steps[0].weight.device, self._options, is_capturing()
-        plan = self._step_plans.find((tuple([step.shape for step in steps]), device), captured)
-        if plan is None:
-            return None
-        use_batch, second_moment = options.statistics == "batch", options.no_bias == "second_moment"
+        device, captured, last = steps[0].weight.device, is_capturing(), self._last_step
+        shapes = [step.shape for step in steps]
+        if last is not None and not captured and shapes == last[0] and device == last[1]:
+            plan = last[2]
+        else:
+            plan = self._step_plans.find((tuple(shapes), device), captured)
+            if plan is None:
+                return None
+            self._last_step = shapes, device, plan
         with _current(device):
-            plan.launch[fold](
-                (plan.table.holding(b"".join(records), captured),),
-                (1 - options.rho, options.eps1, options.eps2, options.debias, use_batch, second_moment, fold),
-            )
+            plan.launch[fold]((plan.table.holding(b"".join(records), captured),), self._constants[fold])
         return [self._flag]
 
 
@@ -174,4 +180,11 @@ class _TritonLayout(InputLayout):
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Within, this is the current device."""
-    return nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+    is_current = _is_the_only_one() or torch.cuda.current_device() == device.index
+    return _AS_IT_IS if is_current else torch.cuda.device(device)
+
+
+@cache
+def _is_the_only_one() -> bool:
+    """Whether there is one GPU only, which is the current device then."""
+    return torch.cuda.device_count() == 1

@@ -1,5 +1,6 @@
 """What the launches of the Triton kernels need: plans for the shapes at hand, and tables on the device."""
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -65,11 +66,14 @@ class Table:
         """An empty table."""
         self._device = device
         self._known: dict[bytes, Tensor] = {}
+        self._last: tuple[bytes, Tensor] | None = None  # in `_known`: comparing takes less time than looking it up
         self._pinned: list[tuple[Tensor, torch.cuda.Event]] = []
         self._captured: list[Tensor] = []  # what CUDA graphs read
 
     def holding(self, content: bytes, captured: bool) -> Tensor:
         """The table with this content, a number of 8 bytes after the other; whether a CUDA graph will read it, too."""
+        if self._last is not None and content == self._last[0] and not captured:
+            return self._last[1]
         tensor = self._known.get(content)
         if tensor is None:
             if captured:  # the copy is done again at each replay, from the same place
@@ -80,6 +84,7 @@ class Table:
             if len(self._known) >= _MAX_TABLES:
                 del self._known[next(iter(self._known))]
             self._known[content] = tensor
+        self._last = content, tensor
         if captured:
             self._captured.append(tensor)
         return tensor
@@ -134,7 +139,7 @@ class MomentsPlan:
             self.first.append(2 * columns_before)
             columns_before += columns
             parts_before += parts * blocks
-        self.addresses = Table(device)
+        self.addresses, self.pack = Table(device), struct.Struct(f"{len(layouts)}q").pack
         self.size = 2 * columns_before
         programs = _on(device, work)
         self.launch = Launch(
