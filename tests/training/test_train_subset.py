@@ -1,6 +1,5 @@
 """Evaluations on the training data, and the training loss of the last epoch."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +111,6 @@ def ended(folder: Path) -> tuple[float | None, float | None]:
     return event.last_epoch_loss, event.last_epoch_accuracy
 
 
-Stop = Callable[[int], None]
-
-
 @pytest.mark.parametrize("stop", [20, 26, 30])  # before the last epoch, where it begins, within it
 def test_a_run_that_was_stopped_has_the_same_last_epoch(
     stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -145,3 +141,20 @@ def test_a_run_that_was_made_longer(tmp_path: Path) -> None:
     assert ended(tmp_path / "run") == pytest.approx(ended(tmp_path / "whole"), rel=1e-5)
     assert cli.main(["train", "--resume", "--steps", "40", "--quiet", *run]) == 0
     assert ended(tmp_path / "run") == (None, None)  # its last 13 steps begin within an epoch that is over
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["bn", "bnp"])
+def test_a_captured_step_is_the_same_to_the_bit_without_it(method: str) -> None:
+    states = []
+    for size in (300, 0):
+        told = resolve(
+            Settings(
+                network="small-mlp", method=method, batch_size=100, epochs=5, step_mode="captured", train_subset=size
+            )
+        )
+        session = Session(told, torch.device("cuda"))
+        Run(session).train()
+        assert "captured" in session.execution
+        states.append(tensors(session.state()))
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
