@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab import bnp, data, integrations, networks, norms, prediction, probes, records, report, theory, training
-    from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, register_layer, without_batchnorm
+    from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, fold_batchnorm, register_layer, without_batchnorm
     from trimtab.prediction import predict
     from trimtab.training.loading import load_run
 
@@ -18,6 +18,7 @@ __all__ = [
     "__version__",
     "bnp",
     "data",
+    "fold_batchnorm",
     "integrations",
     "load_run",
     "networks",

@@ -23,6 +23,9 @@ PROBED: dict[str, Any] = {"step": 1, "probe": "noise", "result": {}, "seconds": 
 RESUMED = {"step": 1, "machine": "none"}
 ENDED = {"verdict": "finished", "step": 1, "seconds": 1.0, "images_per_second": 9.0}
 
+SERIES = {"step": 1, "series": "gamma", "values": {"0": 1.0}}
+CHECKED = {"name": "a", "relation": "<=", "left": 1.0, "right": 2.0, "holds": True, "draws": 200}
+
 
 def event(kind: str, told: dict[str, Any], **changed: Any) -> str:
     return json.dumps({"schema": 1, "kind": kind, **told, **changed})
@@ -41,8 +44,21 @@ EVENTS: list[tuple[str, str]] = [
     ('{"schema": 1, "kind": "foo"}', r"line 2: this is no event"),
     ('{"schema": 1, "kind": []}', r"line 2: this is no event"),
     ('{"kind": "trained"}', r"line 2: this is no event"),
-    ('{"schema": 99, "kind": "trained"}', r"has schema 99; this trimtab reads 1"),
-    ('{"schema": "x", "kind": "trained"}', r"has schema 'x'; this trimtab reads 1"),
+    ('{"schema": 99, "kind": "trained"}', r"has schema 99; this trimtab reads 1 and 2"),
+    ('{"schema": "x", "kind": "trained"}', r"has schema 'x'; this trimtab reads 1 and 2"),
+    ('{"schema": true, "kind": "trained"}', r"has schema True; this trimtab reads 1 and 2"),
+    (event("evaluated", EVALUATED, train_loss="low"), r"train_loss is 'low', not a number"),
+    (event("evaluated", EVALUATED, train_accuracy=1.5), r"train_accuracy is 1\.5, not a number from 0 to 1"),
+    (event("run_ended", ENDED, last_epoch_loss=[]), r"last_epoch_loss is \[\], not a number"),
+    (event("layer_series", SERIES, series=3), r"series is 3, not text"),
+    (event("layer_series", SERIES, values=[1]), r"values is \[1\], not names with values"),
+    (event("layer_series", SERIES, values={"0": "x"}), r"values has 'x' for '0', not a number or a list of numbers"),
+    (event("layer_series", SERIES, values={"0": [1, None]}), r"values has \[1, None\] for '0', not a number"),
+    (event("checked", CHECKED, holds=1), r"holds is 1, not true or false"),
+    (event("checked", CHECKED, draws=-1), r"draws is -1, not a whole number, 0 or more"),
+    (event("checked", CHECKED, left=None), r"left is None, not a number"),
+    (event("checked", CHECKED, counterexample={"seed": 1}), r"it holds, and has a counterexample"),
+    (without("checked", CHECKED, "right"), r"it has no right"),
     (event("trained", TRAINED, step=-5), r"line 2: .*: step is -5, not a whole number, 0 or more"),
     (event("trained", TRAINED, step="x"), r"step is 'x', not a whole number, 0 or more"),
     (event("trained", TRAINED, step=1.5), r"step is 1\.5, not a whole number"),

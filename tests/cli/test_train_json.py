@@ -31,7 +31,12 @@ def test_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         "part": "test",
         "loss": last.loss,
         "accuracy": last.accuracy,
+        "train_loss": last.train_loss,
+        "train_accuracy": last.train_accuracy,
     }
+    ended = history.ended
+    assert told["last_epoch"] == {"loss": ended.last_epoch_loss, "accuracy": ended.last_epoch_accuracy}
+    assert last.train_loss is not None and ended.last_epoch_loss is not None
     assert told["folder"] == str(tmp_path / "run")
     assert (told["settings"]["method"], told["settings"]["lr"]) == ("bnp", 0.1)
 

@@ -297,7 +297,7 @@ def test_the_records_are_lines_of_json(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "run_started"
     assert lines[0]["settings"]["method"] == "bnp"
-    assert {line["schema"] for line in lines} == {1}
+    assert {line["schema"] for line in lines} == {2}
     assert [line["step"] for line in lines if line["kind"] == "trained"][:3] == [2, 4, 6]
 
 

@@ -14,7 +14,7 @@ from tests.integrations.tracker_readers import READERS
 from tests.processes import Command
 from trimtab import TrimtabWarning, cli
 from trimtab.integrations import trackers
-from trimtab.records import EVENTS, Evaluated, Probed, Trained, read_events
+from trimtab.records import EVENTS, Evaluated, LayerSeries, Probed, RunEnded, Trained, read_events
 from trimtab.training.run import CHECKPOINT
 from trimtab.training.tracking import RunTracking
 
@@ -30,6 +30,7 @@ def recorded(folder: Path) -> dict[int, dict[str, float]]:
             numbers = {"train/loss": event.loss, "train/accuracy": event.accuracy, "train/lr": event.lr}
         elif isinstance(event, Evaluated):
             numbers = {"test/loss": event.loss, "test/accuracy": event.accuracy}
+            numbers |= {"train_eval/loss": event.train_loss, "train_eval/accuracy": event.train_accuracy}
         elif isinstance(event, Probed):
             numbers = {"landscape/loss": event.result["loss"]}
         else:
@@ -52,6 +53,15 @@ def assert_tracked(name: str, folder: Path, run: Path, figures: bool = True) -> 
     assert bool(found.figures) == figures
     if figures:
         assert any("landscape" in figure for figure in found.figures) and len(found.figures) > 1
+
+
+def test_series_of_layers_and_the_last_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: dict[str, float] = {}
+    tracking = RunTracking("tensorboard", tmp_path)
+    monkeypatch.setattr(tracking, "_scalars", lambda values, step: handed.update(values))
+    tracking(LayerSeries(3, "gamma", {"0": 1.5, "2": math.nan, "4": [1.0, 2.0]}))
+    tracking(RunEnded("finished", 3, 1.0, 1.0, last_epoch_loss=0.5))
+    assert handed == {"gamma/0": 1.5, "train/last_epoch_loss": 0.5}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.attachment import bnps_attached_to
 from trimtab.bnp.convert import without_batchnorm
+from trimtab.bnp.folding import fold_batchnorm
 from trimtab.bnp.layers import input_first, output_first, register_layer
 from trimtab.bnp.options import Options
 from trimtab.bnp.preconditioner import BNP
@@ -18,6 +19,7 @@ __all__ = [
     "Rows",
     "TrimtabWarning",
     "bnps_attached_to",
+    "fold_batchnorm",
     "input_first",
     "output_first",
     "register_layer",

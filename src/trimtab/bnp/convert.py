@@ -63,10 +63,10 @@ def without_batchnorm(model: nn.Module) -> nn.Module:
         raise ValueError("The model has lazy layers without a shape yet; run a batch through it first.")
     known: dict[Any, bool] = {}
     for name, module in model.named_modules():
-        if not _is_batchnorm(module):
+        if not is_batchnorm(module):
             continue
         if (kind := _description(module)) not in known:
-            known[kind] = _is_known(module)
+            known[kind] = is_known_batchnorm(module)
         if not known[kind]:
             raise ValueError(
                 f"{name or 'The model'} is a {type(module).__name__}, which is more than BatchNorm; replace it by hand."
@@ -87,30 +87,32 @@ def _add_bias(layer: nn.Module) -> None:
     layer.bias = nn.Parameter(weight.detach().new_zeros(groups * outputs), requires_grad=weight.requires_grad)
 
 
-def _is_batchnorm(module: nn.Module) -> bool:
+def is_batchnorm(module: nn.Module) -> bool:
+    """Whether a module is a BatchNorm of torch, or a class of a user that is one."""
     return isinstance(module, _torch.BATCH_NORMS)
 
 
-class _Clone(nn.Identity):
+class Clone(nn.Identity):
     """In the place of a BatchNorm whose output is overwritten, while something else reads its input."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """A copy of the input."""
         return input.clone()
 
 
 def _without(model: nn.Module, overwritten: set[str]) -> nn.Module:
     """The model with each BatchNorm in it replaced by what it does beside normalizing."""
-    if _is_batchnorm(model):
-        return _rest_of(model)
+    if is_batchnorm(model):
+        return rest_of_batchnorm(model)
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if _is_batchnorm(module):
-            rest = _rest_of(module)
+        if is_batchnorm(module):
+            rest = rest_of_batchnorm(module)
             copied = name in overwritten and isinstance(rest, nn.Identity)
-            model.set_submodule(name, _Clone().train(module.training) if copied else rest)
+            model.set_submodule(name, Clone().train(module.training) if copied else rest)
     return model
 
 
-def _rest_of(batchnorm: nn.Module) -> nn.Module:
+def rest_of_batchnorm(batchnorm: nn.Module) -> nn.Module:
     """What is left of a BatchNorm that does not normalize: its submodules under their names, or nothing."""
     children = OrderedDict(batchnorm.named_children())
     if all(isinstance(child, nn.Identity) for child in children.values()):
@@ -130,7 +132,7 @@ def _description(batchnorm: nn.Module) -> tuple[Any, ...]:
     return type(batchnorm), repr(options), repr(list(batchnorm.named_children()))
 
 
-def _is_known(batchnorm: nn.Module) -> bool:
+def is_known_batchnorm(batchnorm: nn.Module) -> bool:
     """Whether a BatchNorm only normalizes, and then calls its submodules in the order of their registration.
 
     A forward that is not torch's, as that of `BatchNormAct2d` of timm, is compared with this on random inputs.
@@ -143,7 +145,7 @@ def _is_known(batchnorm: nn.Module) -> bool:
     layer: Any = copy.deepcopy(batchnorm)
     layer = layer.to_empty(device="cpu") if any(tensor.is_meta for _, tensor in own) else layer.cpu()
     layer.float().reset_parameters()
-    rest = _rest_of(copy.deepcopy(layer))
+    rest = rest_of_batchnorm(copy.deepcopy(layer))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         # Evaluation first: training moves the running averages.
         return all(_agree(layer.train(mode), rest.train(mode)) for mode in (False, True))
@@ -177,13 +179,13 @@ def _traced(model: nn.Module) -> fx.Graph:
     """The graph of a model, empty if torch.fx cannot trace it."""
     try:
         with torch.random.fork_rng(devices=[]):
-            return _Tracer().trace(model)
+            return BatchNormTracer().trace(model)
     except Exception:  # whatever a model's own code raises when it is run on proxies
         return fx.Graph()
 
 
 def _batchnorms(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[fx.Node]:
-    return [node for node in graph.nodes if node.op == "call_module" and _is_batchnorm(modules[str(node.target)])]
+    return [node for node in graph.nodes if node.op == "call_module" and is_batchnorm(modules[str(node.target)])]
 
 
 def _is_overwritten(batchnorm: fx.Node, modules: dict[str, nn.Module]) -> bool:
@@ -208,14 +210,14 @@ def _layers_before_batchnorm(graph: fx.Graph, model: nn.Module) -> set[str]:
     return found | set(_layers_defined_before_batchnorm(model, passed=traced, taken=found))
 
 
-class _Tracer(fx.Tracer):
+class BatchNormTracer(fx.Tracer):
     """Traces into everything that could contain a BatchNorm; layers and BatchNorms themselves are leaves."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Layers of registered types are leaves wherever they were defined."""
-        if layer_type(m) is not None or _is_batchnorm(m):
+        if layer_type(m) is not None or is_batchnorm(m):
             return True
-        contains = any(_is_batchnorm(child) for child in m.modules())
+        contains = any(is_batchnorm(child) for child in m.modules())
         return not contains and super().is_leaf_module(m, module_qualified_name)
 
 
@@ -245,7 +247,7 @@ def _layers_defined_before_batchnorm(model: nn.Module, passed: set[str], taken: 
     for name, module in model.named_modules():
         if _lacks_bias(module) and name not in taken:
             free.append((name, module))
-        elif _is_batchnorm(module) and name not in passed:
+        elif is_batchnorm(module) and name not in passed:
             fitting = [(n, layer) for n, layer in free if _width(layer) == module.num_features]
             if fitting:
                 free.remove(fitting[-1])

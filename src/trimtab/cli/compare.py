@@ -34,7 +34,7 @@ N = TypeVar("N", int, float)
 # Settings of a run that a comparison decides.
 DECIDED = (
     *("data", "network", "method", "batch_size", "epochs", "lr", "seed", "validation"),
-    *("evaluate_on", "evaluate_every", "evaluations", "log_every"),
+    *("evaluate_on", "evaluate_every", "evaluations", "log_every", "init_from", "fold"),
 )
 
 

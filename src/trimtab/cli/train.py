@@ -154,7 +154,15 @@ def resuming(options: argparse.Namespace, out: Path) -> str:
 
 def default_name(settings: "Settings") -> str:
     """A folder name that identifies the run."""
-    parts = (settings.data, settings.network, settings.method, f"b{settings.batch_size}", f"s{settings.seed}")
+    parts: tuple[str, ...] = (
+        settings.data,
+        settings.network,
+        settings.method,
+        f"b{settings.batch_size}",
+        f"s{settings.seed}",
+    )
+    if settings.init_from is not None:
+        parts += (f"from-{Path(settings.init_from).name}",)
     return "-".join(parts)
 
 
@@ -179,6 +187,7 @@ def summary(ending: "Ending", session: "Session", out: Path) -> str:
             "seconds": ending.seconds,
             "images_per_second": ending.images_per_second,
             "last_evaluation": evaluated and {name: _finite(value) for name, value in evaluated.items()},
+            "last_epoch": {"loss": _finite(ending.last_epoch[0]), "accuracy": ending.last_epoch[1]},
             "folder": str(out),
             "settings": asdict(session.settings),
         },

@@ -5,9 +5,11 @@ from trimtab.records.checking import checked, shown
 from trimtab.records.comparison import RESULTS, RUNS, Candidate, Cell, Comparison, Metric, Trial
 from trimtab.records.events import (
     EVENTS,
+    Checked,
     Evaluated,
     Event,
     EventLog,
+    LayerSeries,
     Probed,
     Resumed,
     RunEnded,
@@ -20,6 +22,7 @@ from trimtab.records.events import (
 )
 from trimtab.records.history import RENAMED_SETTINGS, History, find_runs
 from trimtab.records.machine import machine, memory, usable_cores
+from trimtab.records.run_numbers import RunNumbers, gap_at, run_numbers
 from trimtab.records.smoothness import largest_smoothness, smoothness_by_multiple
 from trimtab.records.sweep import STATES, GridCell, PredictedBoundary, Restart, State, Sweep, SweptAxis, is_sweep
 
@@ -32,18 +35,21 @@ __all__ = [
     "UNFINISHED",
     "Candidate",
     "Cell",
+    "Checked",
     "Comparison",
     "Evaluated",
     "Event",
     "EventLog",
     "GridCell",
     "History",
+    "LayerSeries",
     "Metric",
     "PredictedBoundary",
     "Probed",
     "Restart",
     "Resumed",
     "RunEnded",
+    "RunNumbers",
     "RunStarted",
     "State",
     "Sweep",
@@ -54,12 +60,14 @@ __all__ = [
     "checked",
     "encoded",
     "find_runs",
+    "gap_at",
     "is_sweep",
     "largest_smoothness",
     "last_step",
     "machine",
     "memory",
     "read_events",
+    "run_numbers",
     "shown",
     "smoothness_by_multiple",
     "usable_cores",

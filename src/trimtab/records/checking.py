@@ -13,7 +13,7 @@ T = TypeVar("T")
 # Numbers of these names have a range; all whole numbers in records are counts.
 _RANGES: dict[str, tuple[Any, Any, str]] = {
     **dict.fromkeys(("epoch", "seconds", "lr", "images_per_second"), (0.0, math.inf, "a number, 0 or more")),
-    "accuracy": (0.0, 1.0, "a number from 0 to 1"),
+    **dict.fromkeys(("accuracy", "train_accuracy", "last_epoch_accuracy"), (0.0, 1.0, "a number from 0 to 1")),
 }
 
 

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal
 
-from trimtab.records.checking import checked
+from trimtab.records.checking import checked, shown
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+"""Schemas that are read. Schema 2 added fields that have defaults, `LayerSeries` and `Checked`."""
 EVENTS = "events.jsonl"
 """The name of a run's file of events."""
 END = 1 << 16
@@ -34,6 +36,8 @@ class RunStarted:
         parameters: The number of parameters of the network.
         execution: How the steps are taken: eagerly or captured, by which kernels, in which precision.
         defaults: The names of the settings that were left at their defaults.
+        initial: Where the first weights come from, if they are another run's: `run`, `step`, `folded` and `digest`, the
+            SHA-256 of the weights as they were taken over.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -44,6 +48,7 @@ class RunStarted:
     parameters: int
     execution: str = ""
     defaults: list[str] = field(default_factory=list)
+    initial: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,10 @@ class Evaluated:
         loss: Mean loss.
         accuracy: None in regression.
         seconds: Training time so far.
+        train_loss: The same on a fixed subset of the training data, in evaluation mode and without augmentation. The
+            loss of `Trained` has the noise of the batches' statistics in it, and is a mean over changing weights. None
+            if it was not asked for, or in records of schema 1.
+        train_accuracy: Likewise; None in regression too.
     """
 
     kind: ClassVar[str] = "evaluated"
@@ -99,6 +108,8 @@ class Evaluated:
     loss: float
     accuracy: float | None
     seconds: float
+    train_loss: float | None = None
+    train_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +131,66 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSeries:
+    """A point of a series that has a value, or several, for each layer.
+
+    Attributes:
+        step: Steps taken so far.
+        series: The name of the series, such as `weight_norm`.
+        values: A number, or a list of numbers, by the name of the layer.
+    """
+
+    kind: ClassVar[str] = "layer_series"
+    step: int
+    series: str
+    values: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what are no numbers."""
+        for layer, value in self.values.items() if isinstance(self.values, dict) else ():
+            if not all(map(_is_number, value if isinstance(value, list | tuple) else [value])):
+                raise ValueError(f"values has {shown(value)} for {shown(layer)}, not a number or a list of numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A computed check of a statement, such as a theorem, on random draws.
+
+    Attributes:
+        name: What was checked.
+        relation: How the two sides are to be to each other, as in `<=`.
+        left: The left side; of several draws, that of the draw that is nearest to violate it, or does most.
+        right: The right side of the same draw.
+        holds: Whether it holds for all draws.
+        draws: How many there were.
+        parameters: What the draws were made with: sizes, tolerance, seed.
+        counterexample: The draw that violates it, if one does.
+    """
+
+    kind: ClassVar[str] = "checked"
+    name: str
+    relation: str
+    left: float
+    right: float
+    holds: bool
+    draws: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+    counterexample: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a check that contradicts itself."""
+        if self.holds and self.counterexample is not None:
+            raise ValueError("it holds, and has a counterexample")
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """A run ends, for now or for good.
 
     `execution` is how the last steps were taken, `exploded_at` the first step whose loss was not finite or a hundred
-    times the first one.
+    times the first one. `last_epoch_loss` and `last_epoch_accuracy` are the means over the training steps of the last
+    epoch, or over all steps of a run shorter than that; None if the run did not finish, in records of schema 1, and in
+    a run that was made longer by less than an epoch.
     """
 
     kind: ClassVar[str] = "run_ended"
@@ -134,10 +200,14 @@ class RunEnded:
     images_per_second: float
     execution: str = ""
     exploded_at: int | None = None
+    last_epoch_loss: float | None = None
+    last_epoch_accuracy: float | None = None
 
 
-Event = RunStarted | Resumed | Trained | Evaluated | Probed | RunEnded
-_KINDS: dict[str, type[Event]] = {cls.kind: cls for cls in (RunStarted, Resumed, Trained, Evaluated, Probed, RunEnded)}
+Event = RunStarted | Resumed | Trained | Evaluated | Probed | LayerSeries | Checked | RunEnded
+_KINDS: dict[str, type[Event]] = {
+    cls.kind: cls for cls in (RunStarted, Resumed, Trained, Evaluated, Probed, LayerSeries, Checked, RunEnded)
+}
 
 
 class EventLog:
@@ -206,8 +276,8 @@ def read_events(path: Path) -> Iterator[Event]:
             if number == len(lines):  # cut off: no line break after it
                 return
             raise ValueError(f"{path}, line {number}: this is no event of a run.") from error
-        if schema != SCHEMA:
-            raise ValueError(f"{path} has schema {schema!r}; this trimtab reads {SCHEMA}.")
+        if type(schema) is not int or schema not in READABLE:
+            raise ValueError(f"{path} has schema {schema!r}; this trimtab reads {' and '.join(map(str, READABLE))}.")
         try:
             event = checked(kind, _decoded(content))
         except ValueError as error:
@@ -231,6 +301,10 @@ def last_step(path: Path) -> int | None:
         if isinstance(step, int):
             return step
     return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _encoded(value: Any) -> Any:

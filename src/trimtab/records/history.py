@@ -4,7 +4,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab.records.events import EVENTS, Evaluated, Probed, Resumed, RunEnded, RunStarted, Trained, read_events
+from trimtab.records.events import (
+    EVENTS,
+    Checked,
+    Evaluated,
+    LayerSeries,
+    Probed,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Trained,
+    read_events,
+)
 
 RENAMED_SETTINGS = {"step": "step_mode"}
 """Settings that had another name before, by that name. Flags, files and records with it are still read."""
@@ -21,6 +32,8 @@ class History:
         evaluated: The evaluations.
         ended: How it ended; None while it runs, and after a crash.
         probed: The measurements.
+        layer_series: Series with values for each layer.
+        checked: Computed checks.
     """
 
     folder: Path
@@ -29,6 +42,8 @@ class History:
     evaluated: tuple[Evaluated, ...]
     ended: RunEnded | None
     probed: tuple[Probed, ...] = ()
+    layer_series: tuple[LayerSeries, ...] = ()
+    checked: tuple[Checked, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> "History":
@@ -55,6 +70,8 @@ class History:
             tuple(event for event in events if isinstance(event, Evaluated)),
             events[-1] if isinstance(events[-1], RunEnded) else None,
             tuple(event for event in events if isinstance(event, Probed)),
+            tuple(event for event in events if isinstance(event, LayerSeries)),
+            tuple(event for event in events if isinstance(event, Checked)),
         )
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from trimtab.records import History, Metric
 
 Numbers = NDArray[np.float64]
-Quantity = Literal["measured", "trained"]
+Quantity = Literal["measured", "trained", "train_evaluated"]
+"""On held-out data; in training steps; on the subset of the training data, in evaluation mode."""
 MOST = 50
 """Points of a line; dashes of a line with more of them cannot be told from its noise."""
 
@@ -97,7 +98,7 @@ def line(runs: Sequence[History], quantity: Quantity, metric: Metric) -> Line:
 
 
 def points(run: History, quantity: Quantity, metric: Metric) -> Points:
-    """What a run has measured on held-out data, or its training loss: finite values only, each step once."""
+    """What a run has measured, finite values only, each step once; the metric is that on held-out data."""
     by_step: dict[int, tuple[float, float | None]] = {}
     if quantity == "trained":
         by_step = {event.step: (event.seconds, event.loss) for event in run.trained}
@@ -105,7 +106,8 @@ def points(run: History, quantity: Quantity, metric: Metric) -> Points:
         part = run.evaluated[-1].part if run.evaluated else ""
         for event in run.evaluated:
             if event.part == part:
-                by_step[event.step] = event.seconds, event.accuracy if metric == "accuracy" else event.loss
+                value = event.accuracy if metric == "accuracy" else event.loss
+                by_step[event.step] = event.seconds, event.train_loss if quantity == "train_evaluated" else value
     rows = [(step, seconds, np.nan if value is None else value) for step, (seconds, value) in sorted(by_step.items())]
     table = np.array(rows, dtype=float).reshape(-1, 3)
     steps, seconds, values = table[np.isfinite(table).all(axis=1)].T

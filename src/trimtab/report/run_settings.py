@@ -6,7 +6,9 @@ from typing import Any
 
 from trimtab.report.formatting import format_exact
 
-WITHOUT_EFFECT = ("seed", "log_every", "evaluate_every", "evaluations", "probe", "probe_every", "probe_at")
+WITHOUT_EFFECT = (
+    *("seed", "log_every", "evaluate_every", "evaluations", "train_subset", "probe", "probe_every", "probe_at"),
+)
 """Settings in which the runs of one curve may differ: the seed, and what is recorded how often."""
 PANEL_SETTINGS = ("data", "network", "batch_size")
 """Settings that all runs of a panel share."""

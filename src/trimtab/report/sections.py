@@ -234,19 +234,20 @@ def probe_values(values: Callable[[], Table]) -> Markup:
 def values(panel: Panel) -> Markup:
     """The values of a panel's curves."""
     unit = "accuracy in %" if panel.metric == "accuracy" else "loss"
-    head = ["curve", "step", "seconds", f"{panel.part} {unit}", "range", "training loss"]
+    head = ["curve", "step", "seconds", f"{panel.part} {unit}", "range", "training loss", "in evaluation"]
     lines = []
     for curve in panel.curves:
         measured, trained = curve.line("measured", panel.metric), curve.line("trained", panel.metric)
+        evaluated = curve.line("train_evaluated", panel.metric)
         if measured.mean is None:
             continue
-        losses = trained.mean.at(measured.mean.steps).values if trained.mean is not None else None
+        steps = measured.mean.steps
+        others = [one.mean.at(steps).values if one.mean else None for one in (trained, evaluated)]
         for i, (step, seconds, value) in enumerate(measured.mean.rows()):
             spread = format_range([measured.low[i], measured.high[i]], panel.metric)
-            loss = format_number(losses[i]) if losses is not None else "–"
-            lines.append(
-                [curve.label, f"{step:.0f}", format_number(seconds), format_metric(value, panel.metric), spread, loss]
-            )
+            losses = ["–" if one is None else format_number(one[i]) for one in others]
+            value_text = format_metric(value, panel.metric)
+            lines.append([curve.label, f"{step:.0f}", format_number(seconds), value_text, spread, *losses])
     return table(head, lines, f"values: {panel.title}")
 
 

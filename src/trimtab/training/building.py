@@ -38,6 +38,14 @@ def split_data(dataset: Dataset, settings: Settings) -> tuple[Split, Split, str]
     return train, validation, part
 
 
+def training_subset(train: Split, size: int, seed: int) -> Split:
+    """So many of the samples that are trained on, or all if there are fewer: the same ones for the same seed."""
+    if size >= len(train):
+        return train
+    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:size]
+    return train.take(chosen.sort().values)
+
+
 def batch_size_of(settings: Settings, samples: int) -> int:
     """Samples per step; a setting of 0 means all.
 

@@ -15,6 +15,7 @@ except ImportError:  # not known on this system
 
 from trimtab.records import encoded
 from trimtab.training.cadence import evaluation_is_due, record_every
+from trimtab.training.evaluation import Evaluator
 from trimtab.training.probe_factories import make_monitor
 from trimtab.training.session import Session
 from trimtab.training.stepping.steppers import WARM_UP_STEPS
@@ -113,10 +114,7 @@ def cost(session: Session) -> Cost:
         _advance(session, STEPS_AT_ONCE)
         taken += STEPS_AT_ONCE
     step = (monotonic() - started) / taken
-    session.evaluate(1)  # what the first one takes longer is not what all take
-    started = monotonic()
-    session.evaluate(EVALUATED_BATCHES)
-    evaluation = (monotonic() - started) * max(len(session.evaluate.batches) / EVALUATED_BATCHES, 1.0)
+    evaluation = sum(_evaluation_seconds(each) for each in (session.evaluate, session.evaluate_train) if each)
     settings, per_epoch = session.settings, session.steps_per_epoch
     evaluations = sum(evaluation_is_due(n + 1, session.total, settings, per_epoch) for n in steps)
     due = settings.probe_at or range(0, session.total, settings.probe_every)
@@ -173,6 +171,14 @@ def _advance(session: Session, steps: int) -> None:
     for _ in range(steps):
         session.advance()
     session.wait()
+
+
+def _evaluation_seconds(evaluate: Evaluator) -> float:
+    """Of one evaluation, measured on a part of it."""
+    evaluate(1)  # what the first one takes longer is not what all take
+    started = monotonic()
+    evaluate(EVALUATED_BATCHES)
+    return (monotonic() - started) * max(len(evaluate.batches) / EVALUATED_BATCHES, 1.0)
 
 
 def _measure(session: Session) -> tuple[float, int]:

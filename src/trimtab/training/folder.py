@@ -27,7 +27,7 @@ TRACKING = "tracking.json"
 FILES = (CHECKPOINT, EVENTS, TRACKING, SETTINGS)
 NAMED = 4
 """So many missing settings are named; the others are counted."""
-NEWER = ("loss",)
+NEWER = ("loss", "train_subset", "init_from", "fold")
 """Settings that runs of earlier versions do not have; they were trained as their defaults say."""
 
 

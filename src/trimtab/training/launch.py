@@ -12,6 +12,7 @@ import trimtab
 from trimtab.data import Dataset
 from trimtab.training import folder as folders
 from trimtab.training.estimate import Cost, cost
+from trimtab.training.initial import take_over_weights
 from trimtab.training.processes import ALONE, Processes
 from trimtab.training.run import CHECKPOINT, Ending, Observer, Progress, Run
 from trimtab.training.session import Session
@@ -63,6 +64,8 @@ def launch(
         # Before an old run is lost, or probes warn of what keeps the network from training.
         if processes.from_first(anew and (there or bool(session.settings.probe))):
             check_first_step(session.settings, session.device, session.dataset, processes)
+        if anew:
+            take_over_weights(session, folder)
         if not resume:
             folders.begin(folder, session.settings, force=force)
         with closing(Run(session, folder, show, observe=observe, checkpoint_seconds=checkpoint_seconds)) as run:
@@ -95,6 +98,8 @@ def _follow(session: Session) -> Ending:
         check_first_step(session.settings, session.device, session.dataset, session.processes)
     run = Run(session)
     run.follow()
+    if session.step == 0:
+        take_over_weights(session)
     try:
         return run.train()
     except ValueError as error:
@@ -155,6 +160,7 @@ def dry_run(session: Session, folder: Path, *, resume: bool, force: bool = False
         else:
             folders.check_free(folder, force=force)
         session.processes.from_first(None)
+        take_over_weights(session, folder)
     return cost_of(session)
 
 

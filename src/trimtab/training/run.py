@@ -19,6 +19,7 @@ from trimtab.training.clock import Clock
 from trimtab.training.device import hardware
 from trimtab.training.extending import OtherSettings, changes
 from trimtab.training.interruption import interruptible
+from trimtab.training.last_epoch import LastEpoch
 from trimtab.training.probe_factories import make_monitor
 from trimtab.training.recipes import defaults
 from trimtab.training.session import Session
@@ -56,6 +57,7 @@ class Ending:
         images_per_second: The mean over the training time.
         exploded_at: The first step whose loss was not finite or a hundred times the first one, if it has diverged so.
         signal: The number of the signal that interrupted it; 0 if none did.
+        last_epoch: Mean training loss and accuracy over the steps of the last epoch; None as in `RunEnded`.
     """
 
     verdict: Verdict
@@ -64,6 +66,7 @@ class Ending:
     images_per_second: float
     exploded_at: int | None = None
     signal: int = 0
+    last_epoch: tuple[float | None, float | None] = (None, None)
 
 
 class Run:
@@ -103,6 +106,7 @@ class Run:
         self._shown = time.monotonic()
         self._signal = 0
         self._monitor = make_monitor(session)
+        self._last_epoch = LastEpoch(session)
 
     @property
     def begun(self) -> bool:
@@ -116,7 +120,7 @@ class Run:
         parameters = sum(p.numel() for p in self.session.model.parameters())
         where, how = hardware(self.session.device), self.session.execution
         usual = defaults(self.session.settings)
-        self._record(RunStarted(settings, command, where, versions, parameters, how, usual))
+        self._record(RunStarted(settings, command, where, versions, parameters, how, usual, self.session.initial))
 
     def resume(self) -> dict[str, Any]:
         """Continue from the checkpoint; records of later steps are removed.
@@ -170,9 +174,12 @@ class Run:
         self._clock.seconds, self._first_loss = state["seconds"], state["first_loss"]
         self.session.set_loss_limit(state["first_loss"])
         self._evaluations = [Evaluated(**evaluation) for evaluation in state["evaluations"]]
+        self._last_epoch.restore(state.get("last_epoch"))
 
     def train(self) -> Ending:
         """Take all the steps that are left, unless the run diverges or is interrupted."""
+        if self.session.step == 0 and self.session.settings.init_from is not None and self.session.initial is None:
+            raise ValueError("init_from has no effect yet: call trimtab.training.initial.take_over_weights(session)")
         # The signal that one of several processes has reported comes to the others while they are saving.
         with interruptible(once=False) if self.session.processes.several else nullcontext():
             return self._train()
@@ -186,12 +193,13 @@ class Run:
                 self._save()
             seconds = self._clock.seconds
             rate = self.session.step * self.session.batch_size / seconds if seconds else 0.0
-            ended = RunEnded(verdict, self.session.step, seconds, rate, self.session.execution, exploded_at)
+            how, tail = self.session.execution, self._last_epoch.means() if verdict == "finished" else (None, None)
+            ended = RunEnded(verdict, self.session.step, seconds, rate, how, exploded_at, *tail)
             self._record(ended)
         finally:
             self.close()
         self.session.processes.largest(0)  # until the first process has written all
-        return Ending(verdict, tuple(self._evaluations), seconds, rate, exploded_at, self._signal)
+        return Ending(verdict, tuple(self._evaluations), seconds, rate, exploded_at, self._signal, tail)
 
     def close(self) -> None:
         """Close the records. `train` does that itself; call this if it is not called."""
@@ -212,6 +220,7 @@ class Run:
                     self._first_loss = session.loss_so_far()
                     session.set_loss_limit(self._first_loss)
                 last = session.step == session.total
+                self._last_epoch.look()
                 lost = not math.isfinite(self._first_loss)
                 if (session.step % every == 0 or last or lost) and not self._record_training():
                     return "diverged"
@@ -253,6 +262,8 @@ class Run:
         self._clock.stop()
         # At an end between two records the sums are kept, for a run that will be longer.
         between = self.session.step % record_every(self.session.total, self.session.settings) != 0
+        if not between:
+            self._last_epoch.add()
         loss, accuracy = self.session.means() if between else self.session.take_means()
         lr = self.session.schedule.at(self.session.step - 1)
         self._record(Trained(self.session.step, self._epoch(), loss, accuracy, lr, self._clock.seconds))
@@ -262,8 +273,11 @@ class Run:
 
     def _record_evaluation(self) -> bool:
         self._clock.stop()
-        loss, accuracy = self.session.evaluate()
-        event = Evaluated(self.session.step, self._epoch(), self.session.part, loss, accuracy, self._clock.seconds)
+        session = self.session
+        loss, accuracy = session.evaluate()
+        on_train = (None, None) if session.evaluate_train is None else session.evaluate_train()
+        seconds = self._clock.seconds
+        event = Evaluated(session.step, self._epoch(), session.part, loss, accuracy, seconds, *on_train)
         self._evaluations.append(event)
         self._record(event)
         self._show_progress()
@@ -298,6 +312,7 @@ class Run:
             "seconds": self._clock.seconds,
             "first_loss": self._first_loss,
             "evaluations": [asdict(evaluation) for evaluation in self._evaluations],
+            "last_epoch": self._last_epoch.state(),
             "log": self._log.position(),
         }
         checkpoint.save(self._folder / CHECKPOINT, state)

@@ -38,6 +38,8 @@ def check(state: Mapping[str, Any], session: Session) -> None:
     _typed(state, "first_loss", float, "a loss", lambda x: 0 <= x < float("inf"))  # else the run had diverged
     for evaluation in _typed(state, "evaluations", list, "a list"):
         checked(Evaluated, evaluation)
+    if state.get("last_epoch") is not None:  # earlier checkpoints have none
+        _check_last_epoch(state["last_epoch"])
     _same_fields(_typed(state, "interface", dict, "a dictionary"), asdict(session.interface), "interface", ROUNDING)
     own = _typed(state, "session", dict, "a dictionary")
     ours = session.state()
@@ -61,6 +63,12 @@ def check(state: Mapping[str, Any], session: Session) -> None:
         same_tensors({"process": one["torch_generator"]}, {"process": ours["torch_generator"]}, "the generators")
         _check_device_generator(one["device_generator"])
         _check_sums(one["sums"], ours["sums"])
+
+
+def _check_last_epoch(sums: Any) -> None:
+    kinds = [type(x) for x in sums] if isinstance(sums, list) else []
+    if kinds != [int, *([int, float, float] * 2)] or not all(map(math.isfinite, sums)) or min(sums) < 0:
+        raise ValueError(f"its last_epoch is {shown(sums)}, not sums over the steps of an epoch")
 
 
 def _check_device_generator(state: Any) -> None:

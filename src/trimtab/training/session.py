@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp import backends
-from trimtab.data import Dataset, batches, load
+from trimtab.data import Dataset, Split, batches, load
 from trimtab.training.batch_stream import BatchStream
 from trimtab.training.building import (
     attach_bnp,
@@ -17,6 +17,7 @@ from trimtab.training.building import (
     choose_memory_format,
     set_precision,
     split_data,
+    training_subset,
     use_channels_last,
 )
 from trimtab.training.evaluation import Evaluator, evaluation_batch_size
@@ -65,6 +66,7 @@ class Session:
         bnp: What is attached to the optimizer; None if the method is without BNP.
         loss_fn: What a step differentiates, as a function of model and batch, for probes.
         evaluate: Mean loss and accuracy on the data that are not trained on; takes the largest number of batches.
+        evaluate_train: The same on a fixed subset of those that are; None if the settings have none.
         schedule: The learning rate of each step.
         step: Steps taken.
         total: Steps to take.
@@ -72,6 +74,7 @@ class Session:
         steps_per_epoch: The number of full batches in the training data.
         part: What evaluations are on: `validation` or `test`.
         processes: Those that train it together; each has a session with its share of every batch.
+        initial: Where its first weights come from, if not drawn but taken over from another run.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Session:
     ) -> None:
         """Load the data, unless they are given, and draw the weights."""
         self.settings = settings
+        self.initial: dict[str, Any] | None = None
         self.processes = processes
         self.device = device
         self.dataset: Dataset = load(settings.data, data_root) if dataset is None else dataset
@@ -125,14 +129,20 @@ class Session:
 
         classes, bf16 = self.dataset.classes, settings.precision == "bf16"
         self.loss_fn = Objective(classes, settings.zeta, device, bf16, settings.loss)
+
         # To compile the evaluation, too, takes seconds on a GPU, and more on a CPU than is ever gained.
-        self.evaluate = Evaluator(
-            self.model,
-            self.loss_fn,
-            batches(held_out, evaluation_batch_size(self.dataset, device), **common),  # type: ignore[arg-type]
-            run_uncompiled=settings.compile and device.type != "cuda",
-            processes=processes,
-        )
+        def evaluator(split: Split) -> Evaluator:
+            return Evaluator(
+                self.model,
+                self.loss_fn,
+                batches(split, evaluation_batch_size(self.dataset, device), **common),  # type: ignore[arg-type]
+                run_uncompiled=settings.compile and device.type != "cuda",
+                processes=processes,
+            )
+
+        self.evaluate = evaluator(held_out)
+        size = settings.train_subset
+        self.evaluate_train = evaluator(training_subset(train, size, settings.seed)) if size else None
         self._totals = Totals(device, classes=classes, batch_size=self.batch_size, processes=processes)
         mode = choose_step_mode(
             settings.step_mode,
@@ -210,6 +220,11 @@ class Session:
         """The first step, counted from 1, with such a loss or one that is not finite; this waits for the device."""
         (step,) = self.processes.largest(self._totals.watch.exploded_at(self.step) or 0)
         return step or None
+
+    @property
+    def steps_in_means(self) -> int:
+        """The number of steps since the last `take_means`."""
+        return self._totals.steps
 
     def means(self) -> tuple[float, float | None]:
         """Mean loss and accuracy over the steps since the last `take_means`; this waits for the device."""

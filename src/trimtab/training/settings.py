@@ -83,6 +83,10 @@ class Settings:
     zeta: float = _setting(0.0, "explicit decay zeta times the sum of gamma squared", _NORM)
     dropout: float = _setting(0.0, "after each norm, where the network has it", _NORM)
 
+    init_from: str | None = _setting(
+        None, "folder of a run, or an exported file, whose weights this run begins with", _INIT, unset="drawn anew"
+    )
+    fold: bool = _setting(False, "fold the BatchNorm of that run into its weights first", _INIT)
     init: str | None = _setting(None, "initialization of the weights", _INIT, unset="the network's own")
     init_scale: float | None = _setting(None, "times the initial weights", _INIT)
     conv_bias: bool | None = _setting(
@@ -114,6 +118,9 @@ class Settings:
     evaluations: int | None = _setting(
         None, "so many evaluations instead, evenly over the run", _RECORDS, unset="as evaluate_every says"
     )
+    train_subset: int = _setting(
+        5000, "training samples on which each evaluation is done too, always the same; 0: none", _RECORDS
+    )
 
     probe: tuple[str, ...] = _setting((), "what to measure along the way", _PROBES)
     probe_every: int = _setting(64, "steps between two measurements", _PROBES)
@@ -130,6 +137,8 @@ class Settings:
             raise ValueError("steps and epochs are two ways to say how long a run is; give one of them")
         if self.nesterov and self.momentum == 0 and self.optimizer == "sgd":
             raise ValueError("nesterov needs a momentum; give --momentum")
+        if self.fold and self.init_from is None:
+            raise ValueError("fold is for the BatchNorm of another run; say which one with --init-from")
         expand_probe_names(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
@@ -156,7 +165,7 @@ _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("group_size",), lambda n: n >= 1, "1 or more"),
     (("probe_at",), lambda steps: all(n >= 0 for n in steps), "steps counted from 0"),
     (("milestones",), lambda epochs: all(n >= 0 for n in epochs), "epochs, 0 or more"),
-    (("batch_size", "warmup", "warmup_epochs", "validation", "seed"), lambda n: n >= 0, "0 or more"),
+    (("batch_size", "warmup", "warmup_epochs", "validation", "seed", "train_subset"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
     (
         ("weight_decay", "zeta", "norm_eps", "sigma_b2", "eps1", "eps2"),

@@ -10,7 +10,7 @@ from typing import Any
 from trimtab.integrations.monitoring import scalars
 from trimtab.integrations.trackers import TRACKERS, GuardedTracker, Tracker
 from trimtab.probes.result import Result
-from trimtab.records import Evaluated, Event, Probed, Resumed, Trained, whole_file
+from trimtab.records import Evaluated, Event, LayerSeries, Probed, Resumed, RunEnded, Trained, whole_file
 from trimtab.training.folder import TRACKING
 
 
@@ -44,7 +44,15 @@ class RunTracking:
         elif isinstance(event, Trained):
             self._scalars(_finite("train", event, ("loss", "accuracy", "lr")), event.step)
         elif isinstance(event, Evaluated):
-            self._scalars(_finite(event.part, event, ("loss", "accuracy")), event.step)
+            on_train = {"train_eval/loss": event.train_loss, "train_eval/accuracy": event.train_accuracy}
+            self._scalars(_finite(event.part, event, ("loss", "accuracy")) | _numbers(on_train), event.step)
+        elif isinstance(event, LayerSeries):
+            named = {f"{event.series}/{layer}": value for layer, value in event.values.items()}
+            self._scalars(_numbers(named), event.step)
+        elif isinstance(event, RunEnded):
+            at_the_end = {"loss": event.last_epoch_loss, "accuracy": event.last_epoch_accuracy}
+            named = {f"train/last_epoch_{name}": value for name, value in at_the_end.items()}
+            self._scalars(_numbers(named), event.step)
         elif isinstance(event, Probed) and result is not None:
             self._scalars(scalars({event.probe: result}), event.step)
 
@@ -81,5 +89,9 @@ class RunTracking:
 
 
 def _finite(prefix: str, event: Event, names: Iterable[str]) -> dict[str, float]:
-    values = {f"{prefix}/{name}": getattr(event, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return _numbers({f"{prefix}/{name}": getattr(event, name) for name in names})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite numbers; of a layer that has several, none."""
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -22,6 +22,9 @@ def check_unused_settings(given: Collection[str], settings: Settings) -> None:
     for name in ("momentum", "nesterov"):
         if name in given and getattr(settings, name) and optimizer != "sgd":
             raise ValueError(f"{name} has no effect with optimizer {optimizer}; leave it out, or give --optimizer sgd")
+    for name in ("init", "init_scale", "sigma_w2", "sigma_b2", "gamma"):
+        if name in given and settings.init_from is not None:
+            raise ValueError(f"{name} has no effect with init_from, which brings the weights; leave one of them out")
     for name in ("probe_at", "probe_every"):
         if name in given and not settings.probe:
             raise ValueError(f"{name} has no effect without probe; say what to measure with --probe")

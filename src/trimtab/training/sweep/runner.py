@@ -194,7 +194,7 @@ class SweepRunner:
     def _train_separately(self) -> None:
         numbers = {}
         for number, one in enumerate(self._networks):
-            run = PlannedRun(replace(one.settings, evaluations=1), self._length(one.settings))
+            run = PlannedRun(replace(one.settings, evaluations=1, train_subset=0), self._length(one.settings))
             found = outcome_of(self._out / RUNS / run.name, run.settings)
             if found is None:
                 numbers[run.name] = number, run
