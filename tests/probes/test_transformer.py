@@ -15,7 +15,7 @@ import trimtab
 from tests.probes.untouched import untouched
 from trimtab import probes
 from trimtab.probes import BatchNoise, Conditioning
-from trimtab.probes.noise.splitting import split_batch
+from trimtab.probes.batches import split_batch
 from trimtab.probes.result import Probe
 from trimtab.probes.surface import Surface
 
