@@ -51,5 +51,6 @@ def gammas_of(module: nn.Module) -> Iterator[Tensor]:
         yield gamma
     if parametrize.is_parametrized(module, "weight"):
         chain = module.get_submodule("parametrizations.weight")
-        if any(isinstance(step, _torch.weight_norm_type()) for step in chain.children()):
-            yield chain.get_parameter("original0")
+        length = _torch.parameters_of(chain).get("original0")
+        if length is not None and any(isinstance(step, _torch.weight_norm_type()) for step in chain.children()):
+            yield length

@@ -14,7 +14,7 @@ from trimtab.norms.base import dims_but_channel
 from trimtab.probes import options
 from trimtab.probes.layer_calls import observe_calls
 from trimtab.probes.layer_selection import select_layers
-from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
+from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.surface import Surface
 
 
@@ -41,7 +41,7 @@ class VarianceShiftResult(Result):
 
     Attributes:
         loss: The loss of the batch, in evaluation mode.
-        layers: In the order in which they were first called.
+        layers: In the order in which they were first called; none if no layer has a running variance.
     """
 
     loss: float = math.nan
@@ -88,9 +88,7 @@ class VarianceShift(Probe[VarianceShiftResult]):
 
         def watched(model: nn.Module, batch: Any) -> Tensor:
             modules = {name: module for name, module in model.named_modules() if _tracks(module)}
-            if not modules:
-                raise CannotMeasure("The model has no layer with a running variance.")
-            chosen = select_layers(list(modules), self.layers, self.max_layers)
+            chosen = select_layers(list(modules), self.layers if modules else (), self.max_layers)
             with observe_calls({name: modules[name] for name in chosen}, see):
                 return loss_fn(model, batch)
 

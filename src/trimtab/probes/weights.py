@@ -138,6 +138,7 @@ class Weights(Probe[WeightsResult]):
         def work(loss: Tensor, leaves: dict[str, Tensor]) -> WeightsResult:
             gradient = differentiate(loss, leaves)
             value = check_finite(loss.detach(), gradient)
+            surface.isolated.rewind()  # running variances, which the forward has moved
             with torch.no_grad():
                 return self._describe(surface.isolated.model, readers, gradient, value)
 
