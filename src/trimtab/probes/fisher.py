@@ -27,6 +27,7 @@ class FisherResult(Result):
         one_output_rate: The largest stable learning rate by `one_output`.
         all_outputs_rate: By `all_outputs`.
         gauss_newton_rate: By `gauss_newton`.
+        statistics: What layers that normalize by the batch did, for the two Fisher matrices; see `IsolatedModel`.
         learning_rate: The one in use; NaN without an optimizer.
         converged: Whether all eigenvalues are within the tolerance.
         products: How many products with a matrix were needed.
@@ -38,6 +39,7 @@ class FisherResult(Result):
     one_output_rate: float = math.nan
     all_outputs_rate: float = math.nan
     gauss_newton_rate: float = math.nan
+    statistics: str = ""
     learning_rate: float = math.nan
     converged: bool = False
     products: int = 0
@@ -113,6 +115,7 @@ class Fisher(Probe[FisherResult]):
         numbers |= {f"{name}_rate": one.stable_learning_rate for name, one in found.items()}
         return FisherResult(
             **numbers,
+            statistics=found["one_output"].statistics,
             learning_rate=found["one_output"].learning_rate,
             converged=all(one.converged for one in found.values()),
             products=sum(one.products for one in found.values()),

@@ -90,10 +90,9 @@ def gradients(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure
     ]
     mean = findings.of_seeds(runs, lambda run: findings.over_layers(run, "mean_share"))
     units = findings.of_seeds(runs, lambda run: findings.over_layers(run, "correlated"))
+    claim = "Its mean is the largest part of the gradient at a layer's output"
     parts = (
-        findings.compared(
-            "Its mean has the largest part of the gradient at a norm's output", "median share", mean, largest=True
-        ),
+        findings.compared(claim, "median share", mean, largest=True),
         findings.compared("It goes with the activation in most units", "median share of units", units, largest=True),
     )
     yield layer_figure(

@@ -94,9 +94,12 @@ def weights(session: "Session") -> "Probe[Any]":
 def fisher(session: "Session") -> "Probe[Any]":
     """The largest eigenvalue of mean field's Fisher matrix, beside that of the loss."""
     from trimtab.probes import Fisher
+    from trimtab.probes.isolation.frozen_statistics import NEVER_FROZEN
 
     objective = session.loss_fn
+    frozen = not any(isinstance(module, NEVER_FROZEN) for module in session.model.modules())
     return Fisher(
+        statistics="frozen" if frozen else "batch",
         forward=lambda model, batch: objective.output(model, batch[0]),
         criterion=lambda outputs, batch: objective.data_loss(outputs, batch[1]),
         optimizer=session.optimizer,
