@@ -84,7 +84,7 @@ def test_findings_tables_and_drawings_of_one_seed(tmp_path: Path) -> None:
     )
     head, rows = starting(found, "robustness").values()  # type: ignore[misc]
     assert head == ["run", "step", "accuracy, %", "at ε = 2/255", "at ε = 0.1"]
-    assert rows[0][1:] == ["0", "90", "80", "20"] and len(rows) == 4
+    assert rows[0][1:] == ["0", "90", "80", "30"] and len(rows) == 4
     head, rows = starting(found, "ablation").values()  # type: ignore[misc]
     assert [row[1:] for row in rows[:3]] == [["0", "1", "90"], ["0.5", "1", "30"], ["1", "1", "10"]]
     head, rows = starting(found, "gamma").values()  # type: ignore[misc]

@@ -90,10 +90,12 @@ def gradients(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure
     ]
     mean = findings.of_seeds(runs, lambda run: findings.over_layers(run, "mean_share"))
     units = findings.of_seeds(runs, lambda run: findings.over_layers(run, "correlated"))
-    claim = "Its mean is the largest part of the gradient at a layer's output"
+    claim = "The mean is the largest part of the gradient at a layer's output"
     parts = (
         findings.compared(claim, "median share", mean, largest=True),
-        findings.compared("It goes with the activation in most units", "median share of units", units, largest=True),
+        findings.compared(
+            "The gradient goes with the activation in most units", "median share of units", units, largest=True
+        ),
     )
     yield layer_figure(
         f"gradients-{panel.name}",
