@@ -425,10 +425,11 @@ def test_what_accuracy_needs_is_said() -> None:
         ({"x": x}, "The batch is not a pair of inputs and labels; give pair, a function that makes one of it."),
         ((x, x), "Accuracy needs a class for each sample, a tensor of whole numbers."),
         ((x, labels[:-1]), "Accuracy needs a class for each sample, a tensor of whole numbers."),
-        ((x.long(), labels), "The inputs must be floating-point numbers."),
     ):
         for probe in (Robustness(), Ablation()):
             assert probe(model, loss_fn, batch).problem == words
+    found = Robustness()(model, loss_fn, (x.long(), labels))
+    assert found.problem == "The inputs must be floating-point numbers, which can be moved a little."
     assert Robustness(data=(x, labels))(model, loss_fn, {"other": 3}).samples == 20
 
 

@@ -25,7 +25,7 @@ class AccuracyProbe(Probe[R]):
 
     Attributes:
         data: A batch to measure on, such as one of held-out data; None: that of the step.
-        pair: From a batch to its inputs, one tensor of floating-point numbers, and its labels, one class for each
+        pair: From a batch to its inputs, one tensor, and its labels, one class for each
             sample; None: the batch is such a pair.
         forward: From model and inputs to the outputs, of which the largest is the predicted class; None: the model.
         statistics: See `IsolatedModel`.
@@ -65,8 +65,6 @@ class AccuracyProbe(Probe[R]):
         inputs, labels = found
         if labels.is_floating_point() or labels.ndim != 1 or len(labels) != len(inputs) or not len(labels):
             raise CannotMeasure("Accuracy needs a class for each sample, a tensor of whole numbers.")
-        if not inputs.is_floating_point():
-            raise CannotMeasure("The inputs must be floating-point numbers.")
         return inputs, labels
 
     def outputs(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

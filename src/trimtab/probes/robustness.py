@@ -84,6 +84,8 @@ class Robustness(AccuracyProbe[RobustnessResult]):
     def measure(self, model: nn.Module, loss_fn: LossFunction, batch: Any) -> RobustnessResult:
         """Perturb and count, or raise CannotMeasure."""
         inputs, labels = self.labelled(batch)
+        if not inputs.is_floating_point():
+            raise CannotMeasure("The inputs must be floating-point numbers, which can be moved a little.")
         isolated = IsolatedModel(model, statistics=self.statistics)
 
         def work() -> RobustnessResult:
