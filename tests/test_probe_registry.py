@@ -29,14 +29,15 @@ def test_every_entry_has_a_factory_and_figures(name: str) -> None:
 
 
 def test_every_factory_and_every_figure_is_in_the_table() -> None:
-    from trimtab.report import probe_figures
+    from trimtab.report import network_figures, probe_figures
 
     def public(module: Any, returns: str) -> set[str]:
         functions = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.FunctionDef)]
         return {f.name for f in functions if f.returns is not None and ast.unparse(f.returns).strip("'") == returns}
 
     assert public(probe_factories, "Probe[Any]") == set(PROBES)
-    assert public(probe_figures, "Iterator[ProbeFigure]") == set(PROBES)
+    drawn = [public(module, "Iterator[ProbeFigure]") for module in (probe_figures, network_figures)]
+    assert drawn[0] | drawn[1] == set(PROBES) and not drawn[0] & drawn[1]
 
 
 def test_names_are_expanded() -> None:

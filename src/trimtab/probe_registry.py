@@ -35,11 +35,11 @@ class ProbeEntry:
         return _load(self.figures)
 
 
-def _entry(name: str, description: str) -> ProbeEntry:
+def _entry(name: str, description: str, figures: str = "probe_figures") -> ProbeEntry:
     return ProbeEntry(
         description,
         factory=f"trimtab.training.probe_factories:{name}",
-        figures=f"trimtab.report.probe_figures:{name}",
+        figures=f"trimtab.report.{figures}:{name}",
     )
 
 
@@ -49,10 +49,20 @@ PROBES: dict[str, ProbeEntry] = {
         "landscape": "the loss along the gradient, and how far the gradient can be trusted",
         "random": "the same along random directions",
         "shift": "internal covariate shift: how a layer's gradient changes when those below it are updated",
-        "activations": "mean, spread and distribution of what layers give out",
+        "activations": "mean, spread, distribution and stable rank of what layers give out",
         "conditioning": "how ill-conditioned each layer's part of the Hessian is",
         "spectrum": "the largest eigenvalues of the Hessian, and the stable learning rate",
         "noise": "the noise that batch statistics and gradients have",
+    }.items()
+} | {
+    name: _entry(name, description, "network_figures")
+    for name, description in {
+        "weights": "γ, β, norms of weights and of their gradients in each layer",
+        "fisher": "the largest eigenvalue of mean field's Fisher matrix, beside that of the loss",
+        "gradients": "the gradient at the outputs of normalization layers, in the parts of Theorem 4.1",
+        "robustness": "held-out accuracy under one-step sign perturbations of the inputs",
+        "ablation": "held-out accuracy while units are switched off in random order",
+        "variance": "how far the variance of BatchNorm's inputs in evaluation is from the running variance",
     }.items()
 }
 """All probes, by the name that a user types and that records have."""

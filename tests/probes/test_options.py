@@ -13,15 +13,21 @@ from torch import Tensor, nn
 
 import trimtab
 from trimtab.probes import (
+    Ablation,
     Activations,
     BatchNoise,
     Conditioning,
     CovariateShift,
+    Fisher,
     Landscape,
     Monitor,
+    NormGradients,
     Probe,
     RandomLandscape,
+    Robustness,
     Spectrum,
+    VarianceShift,
+    Weights,
     fisher_lambda_max,
 )
 
@@ -34,6 +40,12 @@ PROBES: dict[type[Any], dict[str, Any]] = {
     Landscape: {"step_size": 0.1},
     RandomLandscape: {"step_size": 0.1},
     Spectrum: {},
+    Ablation: {},
+    Fisher: {"forward": lambda model, batch: model(batch)},
+    NormGradients: {},
+    Robustness: {},
+    VarianceShift: {},
+    Weights: {},
 }
 WHOLE = ("3", 1.5, True, math.nan, -1, [], 1j)
 NUMBER = ("0.1", True, math.nan, math.inf, -1.0, [], 1j)
@@ -51,6 +63,13 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("layers", "only"), (None, 3, [3], {"a": 1}, [None])),
     **dict.fromkeys(("forward", "criterion", "split"), FUNCTION),
     **dict.fromkeys(("optimizer", "bnp"), OBJECT),
+    **dict.fromkeys(("output", "orders"), (None, *WHOLE)),
+    "data": (3, "data", (), [3], torch.tensor(1.0), {"x": torch.empty(0, 3)}),
+    "pair": ("pair", 3),
+    "eps": (None, 3, "ab", (0.0,), (0.2, 0.1), (0.1, 0.1), ("1",), (math.nan,), (True,)),
+    "shares": (None, 3, (), "ab", (0.0,), (1.1,), (0.5, 0.2), ("1",), (math.nan,)),
+    "sizes": (None, 3, "ab", (0,), (1.5,), (4, 2), ("1",), (True,)),
+    "scale": (None, 0, -1.0, "1", math.nan, True, torch.tensor([1.0, 0.0]), torch.tensor([1, 2])),
     "seed": (None, *WHOLE, 2**64),
     "step_size": (0, *NUMBER, torch.tensor(math.nan), torch.ones(2)),
     "multiples": (None, 3, (), "ab", (0.0,), ("1",), (math.nan,), (True,)),

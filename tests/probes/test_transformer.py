@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import trimtab
 from tests.probes.untouched import untouched
 from trimtab import probes
-from trimtab.probes import BatchNoise, Conditioning
-from trimtab.probes.noise.splitting import split_batch
+from trimtab.probes import Ablation, BatchNoise, Conditioning, Fisher
+from trimtab.probes.batches import split_batch
+from trimtab.probes.labelled import AccuracyProbe
 from trimtab.probes.result import Probe
 from trimtab.probes.surface import Surface
 
@@ -25,10 +26,10 @@ VOCABULARY, LENGTH, SAMPLES = 40, 7, 12
 
 
 def every_probe() -> list[type[Probe[Any]]]:
-    """Those that the package exports."""
+    """Those that the package exports; accuracy is of classes of whole samples, see `test_units_of_a_transformer`."""
     exported = (getattr(probes, name) for name in probes.__all__)
     kinds = [each for each in exported if inspect.isclass(each) and issubclass(each, Probe)]
-    return [kind for kind in kinds if not inspect.isabstract(kind)]
+    return [kind for kind in kinds if not inspect.isabstract(kind) and not issubclass(kind, AccuracyProbe)]
 
 
 def bert() -> nn.Module:
@@ -83,6 +84,20 @@ def test_gradient(case: tuple[nn.Module, dict[str, Tensor]]) -> None:
         torch.testing.assert_close(gradient[name], expected)
 
 
+def test_units_of_a_transformer() -> None:
+    torch.manual_seed(0)
+    model, batch = bert(), batch_for("bert")
+    probe = Ablation(
+        pair=lambda batch: (batch["input_ids"], batch["labels"]),
+        forward=lambda model, ids: model(input_ids=ids).logits,
+        layers="*.intermediate_act_fn",
+        shares=(1.0,),
+        orders=1,
+    )
+    found = probe(model, loss_fn, batch)
+    assert found.problem is None and found.units == 2 * 48
+
+
 @pytest.mark.parametrize("kind", every_probe(), ids=lambda kind: kind.__name__)
 def test_every_probe(kind: type[Probe[Any]], case: tuple[nn.Module, dict[str, Tensor]]) -> None:
     model, batch = case
@@ -92,6 +107,8 @@ def test_every_probe(kind: type[Probe[Any]], case: tuple[nn.Module, dict[str, Te
     loss_fn(model, batch).backward()
     optimizer.step()
     offered = {"optimizer": optimizer, "bnp": bnp, "max_layers": 3, "units": 1}
+    if kind is Fisher:
+        offered["forward"] = lambda model, batch: model(**batch).logits
     probe = kind(**{name: value for name, value in offered.items() if name in inspect.signature(kind).parameters})
     with untouched(model, optimizer, bnp):
         found = probe(model, loss_fn, batch)

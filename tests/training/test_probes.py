@@ -86,7 +86,7 @@ def test_a_run_goes_on_with_its_probes(tmp_path: Path, monkeypatch: pytest.Monke
         [(event.step, event.probe, event.result) for event in History.read(tmp_path / name).probed]
         for name in ("whole", "parts")
     )
-    assert whole == parts
+    assert repr(whole) == repr(parts)  # some numbers are NaN
     assert [step for step, probe, _ in whole if probe == "shift"] == [0, 3, 6]
 
 

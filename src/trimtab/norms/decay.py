@@ -41,14 +41,16 @@ def gamma_decay(model: nn.Module, zeta: float) -> Tensor:
 
 def trained_gammas(model: nn.Module) -> list[Tensor]:
     """The parameters that `gamma_decay` is for."""
-    return [gamma for module in model.modules() for gamma in _gammas(module) if gamma.requires_grad]
+    return [gamma for module in model.modules() for gamma in gammas_of(module) if gamma.requires_grad]
 
 
-def _gammas(module: nn.Module) -> Iterator[Tensor]:
+def gammas_of(module: nn.Module) -> Iterator[Tensor]:
+    """γ of a normalization layer, and the lengths of a layer's weights under weight normalization."""
     gamma = _torch.parameters_of(module).get("weight")
     if isinstance(module, _NORMALIZATIONS) and gamma is not None:
         yield gamma
     if parametrize.is_parametrized(module, "weight"):
         chain = module.get_submodule("parametrizations.weight")
-        if any(isinstance(step, _torch.weight_norm_type()) for step in chain.children()):
-            yield chain.get_parameter("original0")
+        length = _torch.parameters_of(chain).get("original0")
+        if length is not None and any(isinstance(step, _torch.weight_norm_type()) for step in chain.children()):
+            yield length

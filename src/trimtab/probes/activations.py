@@ -10,19 +10,26 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab import _torch
-from trimtab.bnp.layers import layer_type
-from trimtab.norms import RunningNorm
 from trimtab.norms.statistics import Statistics
 from trimtab.probes import options
+from trimtab.probes.channels import default_layer, per_channel_rows
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.layer_selection import select_layers
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
+from trimtab.probes.spectrum.lanczos import lanczos_max
 from trimtab.probes.surface import Surface
 from trimtab.renamed import renamed_options
 
-_CHANNELS_FIRST = (*_torch.BATCH_NORMS, *_torch.INSTANCE_NORMS, nn.GroupNorm, RunningNorm)
-_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
+_SATURATED = 0.05
+"""Values beyond all but this share of the way from the middle of their range to an end are saturated."""
+_DENSE_RANK = 1024
+"""Up to so many channels (or rows, if these are fewer) all singular values are computed."""
+_RANGES: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Tanh: (-1.0, 1.0),
+    nn.Softsign: (-1.0, 1.0),
+    nn.Sigmoid: (0.0, 1.0),
+}
+"""Of activations that approach two ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +41,8 @@ class LayerActivations(Distribution):
         channels: How many channels (features, units) it has.
         mean_magnitude: The mean over channels of |mean of the channel|.
         mean_spread: The (biased) standard deviation over channels of their means.
+        stable_rank: ‖A‖_F²/‖A‖₂² of the matrix A with a row for each sample and position and a column for each channel,
+            not centred: from 1, if all rows are multiples of one, to the number of channels.
         examples: The distribution of single channels, evenly spread over all; the landscape paper looks at such
             "example activations" (Figs. 2, 8, 9).
     """
@@ -42,6 +51,7 @@ class LayerActivations(Distribution):
     channels: int = 0
     mean_magnitude: float = math.nan
     mean_spread: float = math.nan
+    stable_rank: float = math.nan
     examples: tuple[Distribution, ...] = ()
 
 
@@ -52,10 +62,13 @@ class ActivationsResult(Result):
     Attributes:
         loss: The loss of the batch.
         layers: In the order in which they were first called.
+        saturated: The share of the outputs of all tanh, softsign and sigmoid modules that are in the outermost 2.5 % of
+            their range at either end, as |tanh| > 0.95; NaN if there are none.
     """
 
     loss: float = math.nan
     layers: tuple[LayerActivations, ...] = ()
+    saturated: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +149,10 @@ class Activations(Probe[ActivationsResult]):
             CannotMeasure: If the loss is not finite, or no layer put anything out.
         """
         outputs: dict[str, list[Tensor]] = {}
+        ends: list[tuple[int, int]] = []
 
         def watched(model: nn.Module, batch: Any) -> Tensor:
-            with _record_outputs(self._selected_layers(model), outputs):
+            with _record_outputs(self._selected_layers(model), outputs), _count_saturated(model, ends):
                 return loss_fn(model, batch)
 
         loss = Surface(model, watched, batch, statistics=self.statistics).loss()
@@ -146,10 +160,11 @@ class Activations(Probe[ActivationsResult]):
             raise CannotMeasure("No layer was called that puts out a tensor of real numbers.")
         # Each output is let go of as soon as it is described.
         layers = [self._describe(name, outputs.pop(name)) for name in list(outputs)]
-        return ActivationsResult(loss=loss, layers=tuple(layers))
+        beyond, count = (sum(numbers) for numbers in zip(*ends, strict=True)) if ends else (0, 0)
+        return ActivationsResult(loss=loss, layers=tuple(layers), saturated=beyond / count if count else math.nan)
 
     def _selected_layers(self, model: nn.Module) -> dict[str, nn.Module]:
-        modules = {name: module for name, module in model.named_modules() if self.layers or _by_default(module)}
+        modules = {name: module for name, module in model.named_modules() if self.layers or default_layer(module)}
         if not modules:
             raise CannotMeasure("The model has no dense, convolution or normalization layer; name others in `layers`.")
         return {name: modules[name] for name in select_layers(list(modules), self.layers, self.max_layers)}
@@ -165,6 +180,7 @@ class Activations(Probe[ActivationsResult]):
             channels=channels,
             mean_magnitude=float(means.abs().mean()),
             mean_spread=float(means.std(correction=0)),
+            stable_rank=stable_rank(rows),
             examples=tuple(self._distribution(rows[:, channel]) for channel in picked),
             **vars(self._distribution(rows)),
         )
@@ -179,6 +195,39 @@ def moment_change(before: ActivationsResult, after: ActivationsResult) -> tuple[
     return tuple(_change(earlier[layer.layer], layer) for layer in after.layers if layer.layer in earlier)
 
 
+def stable_rank(rows: Tensor) -> float:
+    """‖A‖_F²/‖A‖₂² of a matrix; NaN if it is zero.
+
+    The largest singular value is that of all, or by Lanczos' method to 1e-4 if there are very many.
+    """
+    wide = rows.double()
+    square = float(wide.square().sum())
+    if not square > 0 or not math.isfinite(square):
+        return math.nan
+    if min(wide.shape) <= _DENSE_RANK:
+        gram = wide.T @ wide if wide.shape[1] <= wide.shape[0] else wide @ wide.T
+        return square / float(torch.linalg.eigvalsh(gram)[-1])
+    start = wide.T @ wide.sum(1)
+    return square / lanczos_max(lambda v: wide.T @ (wide @ v), start if bool(start.any()) else wide[0])
+
+
+@contextmanager
+def _count_saturated(model: nn.Module, ends: list[tuple[int, int]]) -> Iterator[None]:
+    """Add, for each call of a bounded activation, how many outputs are near an end of its range, and how many all."""
+
+    def count(module: nn.Module, args: Any, output: Tensor) -> None:
+        low, high = next(bounds for kind, bounds in _RANGES.items() if isinstance(module, kind))
+        beyond = (output.detach() - (low + high) / 2).abs() > (1 - _SATURATED) * (high - low) / 2
+        ends.append((int(beyond.sum()), output.numel()))
+
+    handles = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, tuple(_RANGES))]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @contextmanager
 def _record_outputs(modules: dict[str, nn.Module], outputs: dict[str, list[Tensor]]) -> Iterator[None]:
     """Record copies of the outputs of these modules, as rows of channels, while this is active."""
@@ -187,7 +236,7 @@ def _record_outputs(modules: dict[str, nn.Module], outputs: dict[str, list[Tenso
         values = output if isinstance(output, tuple | list) else (output,)
         first = next((value for value in values if isinstance(value, Tensor)), None)
         if first is not None and first.is_floating_point() and first.layout is torch.strided and first.numel():
-            outputs.setdefault(name, []).append(_rows(module, first.detach()))
+            outputs.setdefault(name, []).append(per_channel_rows(module, first.detach()))
 
     handles = [module.register_forward_hook(partial(record, name)) for name, module in modules.items()]
     try:
@@ -195,30 +244,6 @@ def _record_outputs(modules: dict[str, nn.Module], outputs: dict[str, list[Tenso
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _rows(module: nn.Module, output: Tensor) -> Tensor:
-    """A copy (a layer that works in place may follow) of shape (samples, channels), in float32 at least."""
-    dtype = torch.promote_types(output.dtype, torch.float32)
-    channels_last = output.movedim(_channel_dimension(module, output), -1) if output.ndim else output.reshape(1)
-    copy = channels_last.to(dtype, copy=True, memory_format=torch.contiguous_format)
-    return copy.reshape(-1, copy.shape[-1])
-
-
-def _channel_dimension(module: nn.Module, output: Tensor) -> int:
-    if isinstance(module, _CHANNELS_LAST) or output.ndim == 1:
-        return -1
-    if isinstance(module, _CHANNELS_FIRST):
-        return 1
-    space = len(getattr(module, "kernel_size", ())) if layer_type(module) is not None else 0
-    if space:
-        return output.ndim - space - 1  # 0 for a sample without a batch dimension
-    return -1 if output.ndim == 3 else 1
-
-
-def _by_default(module: nn.Module) -> bool:
-    known = isinstance(module, (*_CHANNELS_FIRST, *_CHANNELS_LAST)) and not isinstance(module, nn.Embedding)
-    return known or layer_type(module) is not None
 
 
 def _change(before: LayerActivations, after: LayerActivations) -> MomentChange:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trimtab.bnp.attachment import innermost
 from trimtab.norms.statistics import canonical_statistics
+from trimtab.probes.batches import samples_of
 
 LARGEST_SEED = 2**64 - 1
 
@@ -132,6 +133,30 @@ def check_function(probe: object, name: str, arguments: str) -> None:
     value = getattr(probe, name)
     if value is not None and not (callable(value) and accepts_two_arguments(value)):
         raise ValueError(f"{name} must be a function that is called as {name}({arguments}), not {described(value)}.")
+
+
+def check_data(probe: object) -> None:
+    """Refuse `data` without samples.
+
+    Raises:
+        ValueError: If it is neither None nor a batch with a tensor.
+    """
+    value = vars(probe)["data"]
+    if value is not None and not samples_of(value):
+        raise ValueError(f"data must be a batch with a tensor of samples, or None, not {described(value)}.")
+
+
+def check_increasing(probe: object, name: str, what: str, allowed: Callable[[Any], bool]) -> None:
+    """Refuse all but several increasing numbers, and make a tuple of them.
+
+    Raises:
+        ValueError: If the option is something else.
+    """
+    value = getattr(probe, name)
+    several: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    if not all(is_finite(each) and allowed(each) for each in several) or several != sorted(set(several)):
+        raise ValueError(f"{name} must be {what}, the smallest first, not {described(value)}.")
+    object.__setattr__(probe, name, tuple(several))
 
 
 def check_call(model: Any, loss_fn: Any) -> None:

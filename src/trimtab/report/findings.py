@@ -116,6 +116,18 @@ def moments(changing: Sequence[ProbeSeries]) -> str:
     return compared("Activations move least from step to step", "median change of their mean", medians)
 
 
+def rank(runs: Sequence[ProbeSeries]) -> str:
+    """Of how many dimensions activations are, about."""
+    medians = of_seeds(runs, lambda run: over_layers(run, "stable_rank"))
+    return compared("The stable rank of activations is highest", "median", medians, largest=True)
+
+
+def saturation(runs: Sequence[ProbeSeries]) -> str:
+    """How many activations are near an end of their range."""
+    medians = of_seeds(runs, lambda run: quantile(run.values("saturated")))
+    return compared("Activations are saturated least", "median share", medians)
+
+
 def conditioning(runs: Sequence[ProbeSeries]) -> str:
     """What BNP's preconditioning does to condition numbers: of Hessian blocks, or of inputs where there are none."""
     for what, before, done in (("a Hessian block", "hessian", "preconditioned"), ("inputs", "inputs", "normalized")):

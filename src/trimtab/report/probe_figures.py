@@ -124,7 +124,7 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
 def shift(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     """Internal covariate shift."""
     columns: list[Group] = [("distance", [("distance", "-")]), ("cosine", [("cosine", "-")])]
-    yield _layer_figure(
+    yield layer_figure(
         f"shift-{panel.name}",
         "Internal covariate shift by layer",
         "Internal covariate shift: a layer's gradient before and after the layers below it took their step, as "
@@ -141,7 +141,7 @@ def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigu
     changing = [one for one in (run.changes() for run in runs) if one is not None]
     if changing:
         columns: list[Group] = [("change of mean", [("mean", "-")]), ("change of variance", [("variance", "-")])]
-        yield _layer_figure(
+        yield layer_figure(
             f"moments-{panel.name}",
             "Change of an activation in a step, by layer",
             "How far mean and variance of an activation move from one step to the next (landscape paper, Fig. 8).",
@@ -158,6 +158,27 @@ def activations(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigu
             partial(draw_histograms, "Distribution of an activation, by layer", panel.title, runs, layers),
             partial(layer_table, runs, ["mean", "variance", "skewness", "kurtosis"]),
         )
+    if any(np.isfinite(findings.over_layers(run, "stable_rank")) for one in runs for run in one.runs):
+        yield layer_figure(
+            f"rank-{panel.name}",
+            "Stable rank of activations, by layer",
+            "The stable rank ‖A‖_F²/‖A‖₂² of a layer's outputs A, a row for each sample and position (BNP paper, "
+            "Sec. 2, on Daneshmand et al.).",
+            panel,
+            runs,
+            [("stable rank", [("stable_rank", "-")])],
+            findings.rank(runs),
+        )
+    bounded = [one for one in runs if np.isfinite(one.values("saturated").median).any()]
+    if bounded:
+        yield ProbeFigure(
+            f"saturation-{panel.name}",
+            "The share of outputs of bounded activations near an end of their range, as |tanh| > 0.95 (landscape "
+            f"paper, Sec. 3). {about_seeds(bounded)}",
+            partial(draw_numbers, "Saturated activations", panel.title, bounded, [("share", [("saturated", "-")])]),
+            partial(network_table, bounded, ["saturated"]),
+            findings.saturation(bounded),
+        )
 
 
 def conditioning(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
@@ -166,7 +187,7 @@ def conditioning(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFig
         ("κ of the Hessian", [("hessian", "-"), ("preconditioned", "--")]),
         ("κ of the inputs", [("inputs", "-"), ("normalized", "--")]),
     ]
-    yield _layer_figure(
+    yield layer_figure(
         f"conditioning-{panel.name}",
         "Condition numbers by layer",
         "Condition numbers of a unit's Hessian block as it is (solid) and preconditioned by BNP (dashed), and of the "
@@ -177,7 +198,7 @@ def conditioning(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFig
         findings.conditioning(runs),
         last=True,
     )
-    yield _layer_figure(
+    yield layer_figure(
         f"scaling-{panel.name}",
         "Condition number of D by layer",
         "The condition number of D, by which BNP scales a layer's inputs (BNP paper, Fig. 8).",
@@ -219,7 +240,7 @@ def noise(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
             ("ζ", [("zeta", "-"), ("zeta_measured", "--")]),
             ("measured / predicted", [("mu_ratio", "-"), ("sigma_ratio", "--")]),
         ]
-        yield _layer_figure(
+        yield layer_figure(
             f"decay-{panel.name}",
             "Decay that batch noise amounts to, by layer",
             "The decay ζ that a BatchNorm's noise amounts to, predicted (solid) and measured (dashed), and the "
@@ -231,7 +252,7 @@ def noise(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
         )
 
 
-def _layer_figure(
+def layer_figure(
     name: str,
     title: str,
     caption: str,
@@ -241,11 +262,12 @@ def _layer_figure(
     finding: str = "",
     *,
     last: bool = False,
+    more: Sequence[str] = (),
 ) -> ProbeFigure:
-    """A figure with a row for each of a few layers: evenly chosen, or the last."""
+    """A figure with a row for each of a few layers: evenly chosen, or the last; `more` numbers are in its table."""
     count = _layer_count(runs)
     chosen = list(range(max(0, count - MAX_LAYERS), count)) if last else _evenly_spaced(count, MAX_LAYERS)
-    numbers = [one for _, group in columns for one, _ in group]
+    numbers = [*(one for _, group in columns for one, _ in group), *more]
     draw = partial(draw_layers, title, panel.title, runs, chosen, columns)
     return ProbeFigure(name, f"{caption} {about_seeds(runs)}", draw, partial(layer_table, runs, numbers), finding)
 

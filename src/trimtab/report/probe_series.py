@@ -1,7 +1,7 @@
 """The results of a probe along runs, as arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +140,11 @@ class ProbeSeries:
             return ""
         layer = None if index is None else self.layer_names()[index]
         return next(filter(None, (run.note(layer) for run in self.runs)), "")
+
+    def mapped(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "ProbeSeries":
+        """The same runs with something else made of each result."""
+        runs = tuple(replace(run, results=tuple(map(change, run.results))) for run in self.runs)
+        return replace(self, runs=runs)
 
     def changes(self) -> "ProbeSeries | None":
         """Changes of activations, of the runs in which two steps were measured that follow each other."""

@@ -2,11 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from trimtab._torch import BATCH_NORMS
 from trimtab.norms import RunningNorm
 from trimtab.probe_registry import PROBES, expand_probe_names
+from trimtab.training.building import split_data
+from trimtab.training.settings import resolved
 
 if TYPE_CHECKING:
     from trimtab.probes import Monitor, Probe
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, RunningNorm)
 MAX_LAYERS = 5
 """How many layers are looked at where each costs something."""
+SAMPLES = 512
+"""On how many samples probes measure that have data of their own: the same at each step."""
 
 
 def make_monitor(session: "Session") -> "Monitor | None":
@@ -77,6 +82,85 @@ def noise(session: "Session") -> "Probe[Any]":
     from trimtab.probes import BatchNoise
 
     return BatchNoise()
+
+
+def weights(session: "Session") -> "Probe[Any]":
+    """γ, β, norms of weights and of their gradients in each layer."""
+    from trimtab.probes import Weights
+
+    return Weights()
+
+
+def fisher(session: "Session") -> "Probe[Any]":
+    """The largest eigenvalue of mean field's Fisher matrix, beside that of the loss."""
+    from trimtab.probes import Fisher
+    from trimtab.probes.isolation.frozen_statistics import NEVER_FROZEN
+
+    objective = session.loss_fn
+    frozen = not any(isinstance(module, NEVER_FROZEN) for module in session.model.modules())
+    return Fisher(
+        statistics="frozen" if frozen else "batch",
+        forward=lambda model, batch: objective.output(model, batch[0]),
+        criterion=lambda outputs, batch: objective.data_loss(outputs, batch[1]),
+        optimizer=session.optimizer,
+    )
+
+
+def gradients(session: "Session") -> "Probe[Any]":
+    """The gradient at the outputs of normalization layers, in the parts of Theorem 4.1."""
+    from trimtab.probes import NormGradients
+
+    data = _samples(session, held_out=False)
+    sizes = [size for size in (16, 32, 64, 128, 256, 512) if size <= len(data[1])]
+    layers = _norm_layers(session) or _weight_layers(session)[:-1]
+    return NormGradients(layers=layers, max_layers=MAX_LAYERS, sizes=sizes, data=data)
+
+
+def robustness(session: "Session") -> "Probe[Any]":
+    """Held-out accuracy under one-step sign perturbations of the inputs."""
+    from trimtab.data import normalization
+    from trimtab.probes import Robustness
+
+    dataset = session.dataset
+    shape = (-1,) + (1,) * (len(dataset.input_shape) - 1)
+    shift, divisor = (
+        torch.tensor(each).view(shape) for each in normalization(dataset, resolved(session.settings.normalize))
+    )
+    images = dataset.classes > 0 and dataset.scale != 1  # whose pixels are from 0 to 1
+    return Robustness(
+        scale=1 / divisor,
+        limits=((0 - shift) / divisor, (1 - shift) / divisor) if images else None,
+        criterion=session.loss_fn.data_loss,
+        data=_samples(session),
+        forward=session.loss_fn.output,
+    )
+
+
+def ablation(session: "Session") -> "Probe[Any]":
+    """Held-out accuracy while units are switched off in random order."""
+    from trimtab.probes import Ablation
+
+    return Ablation(data=_samples(session), forward=session.loss_fn.output)
+
+
+def variance(session: "Session") -> "Probe[Any]":
+    """How far the variance of BatchNorm's inputs in evaluation is from the running variance."""
+    from trimtab.probes import VarianceShift
+
+    return VarianceShift(max_layers=MAX_LAYERS, data=_samples(session))
+
+
+def _samples(session: "Session", *, held_out: bool = True) -> tuple[Tensor, Tensor]:
+    """Evenly over the held-out data or the training data, as an evaluation has them: without augmentation."""
+    from trimtab.data import batches
+
+    train, other, _ = split_data(session.dataset, session.settings)
+    split = other if held_out else train
+    count = min(SAMPLES, len(split))
+    index = torch.arange(count) * len(split) // count
+    options = {"normalize": resolved(session.settings.normalize), "device": session.device}
+    (found,) = batches(split.take(index), count, dataset=session.dataset, **options)  # type: ignore[arg-type]
+    return found
 
 
 def _weight_layers(session: "Session") -> list[str]:

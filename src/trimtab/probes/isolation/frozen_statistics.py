@@ -9,6 +9,9 @@ from trimtab import _torch
 from trimtab.norms import FourThingsBatchNorm, GhostBatchNorm, NoisyBatchNorm, RunningNorm
 from trimtab.norms.base import dims_but_channel, per_channel
 
+NEVER_FROZEN = (GhostBatchNorm, FourThingsBatchNorm, NoisyBatchNorm)
+"""Layers that frozen statistics are not defined for."""
+
 
 def freeze_statistics(name: str, module: nn.Module) -> None:
     """Let no gradient pass through the batch statistics of a layer; its outputs keep their values.
@@ -19,7 +22,7 @@ def freeze_statistics(name: str, module: nn.Module) -> None:
         ValueError: If that is not defined for the layer.
     """
     kind = type(module).__name__
-    if isinstance(module, GhostBatchNorm | FourThingsBatchNorm | NoisyBatchNorm):
+    if isinstance(module, NEVER_FROZEN):
         raise ValueError(f"Layer {name!r}: frozen statistics are not defined for {kind}; take statistics='batch'.")
     if isinstance(module, RunningNorm):
         by_batch = module.normalize_by_batch

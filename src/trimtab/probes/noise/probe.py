@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.probes import options
+from trimtab.probes.batches import samples_of, split_batch
 from trimtab.probes.layer_calls import observe_calls
 from trimtab.probes.noise.batch_statistics import CURVATURES, normalizes, reason_left_out
 from trimtab.probes.noise.gradient_noise import gradient_noise
 from trimtab.probes.noise.layer_noise import LayerCall, LayerNoise, PartStatistics
-from trimtab.probes.noise.splitting import samples_of, split_batch
 from trimtab.probes.result import LossFunction, Probe, Result, out_of_memory
 from trimtab.probes.surface import Surface
 

@@ -1,4 +1,4 @@
-"""Cutting a batch, whatever it is made of, into smaller ones."""
+"""The samples of a batch, whatever it is made of, counted and cut."""
 
 import copy
 from collections.abc import Mapping, MutableMapping
@@ -37,6 +37,11 @@ def split_batch(batch: Any, parts: int) -> list[Any]:
         raise ValueError(f"parts must be between 1 and the {count} samples of the batch, not {parts}.")
     size = count // parts
     return [_sliced(batch, count, slice(index * size, (index + 1) * size)) for index in range(parts)]
+
+
+def first_samples(batch: Any, wanted: int) -> Any:
+    """The first samples of a batch that has so many, cut as by `split_batch`."""
+    return _sliced(batch, samples_of(batch) or 0, slice(wanted))
 
 
 def _sliced(value: Any, count: int, which: slice) -> Any:
