@@ -9,6 +9,7 @@ from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult, LayerNoise, split_batch
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.spectrum import Jacobian, Spectrum, SpectrumResult, fisher_lambda_max, lanczos_max
+from trimtab.probes.step_landscape import StepLandscape, StepLandscapeResult
 from trimtab.probes.surface import Surface
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "Result",
     "Spectrum",
     "SpectrumResult",
+    "StepLandscape",
+    "StepLandscapeResult",
     "Surface",
     "fisher_lambda_max",
     "lanczos_max",
