@@ -4,6 +4,7 @@ from trimtab.probes.activations import Activations, ActivationsResult, LayerActi
 from trimtab.probes.conditioning import Conditioning, ConditioningResult, LayerConditioning
 from trimtab.probes.covariate import CovariateShift, CovariateShiftResult, LayerShift
 from trimtab.probes.distribution import Distribution
+from trimtab.probes.input_gradients import GradientCorrelation, gradient_correlation, neighbours
 from trimtab.probes.landscape import Landscape, LandscapeResult, RandomLandscape
 from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult, LayerNoise, split_batch
@@ -23,6 +24,7 @@ __all__ = [
     "CovariateShift",
     "CovariateShiftResult",
     "Distribution",
+    "GradientCorrelation",
     "Jacobian",
     "Landscape",
     "LandscapeResult",
@@ -42,7 +44,9 @@ __all__ = [
     "StepLandscapeResult",
     "Surface",
     "fisher_lambda_max",
+    "gradient_correlation",
     "lanczos_max",
     "moment_change",
+    "neighbours",
     "split_batch",
 ]
