@@ -48,6 +48,7 @@ PROBES: dict[str, ProbeEntry] = {
     for name, description in {
         "landscape": "the loss along the gradient, and how far the gradient can be trusted",
         "random": "the same along random directions",
+        "step": "the loss along the optimizer's own step, and in the metric of that step",
         "shift": "internal covariate shift: how a layer's gradient changes when those below it are updated",
         "activations": "mean, spread, distribution and stable rank of what layers give out",
         "conditioning": "how ill-conditioned each layer's part of the Hessian is",

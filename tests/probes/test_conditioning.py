@@ -579,3 +579,43 @@ def test_the_gpu_finds_what_the_cpu_finds() -> None:
         for kind in ("inputs", "centred", "normalized", "scaling", "hessian", "preconditioned"):
             assert getattr(found[name], kind) == pytest.approx(getattr(one, kind), rel=1e-3)
     bnp.detach()
+
+
+def test_norms_of_hessian_blocks_against_autograd() -> None:
+    """‖H‖ and ‖PᵀHP‖ of every unit by dense matrices; q² by its formula (Prop. 5)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, y = 3 * torch.randn(6, 9).double() + 1, torch.arange(6) % 3
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(batch), y)
+
+    found = Conditioning(units=4, eps1=0.01, eps2=1e-4)(model, loss, x)
+    inputs = {"0": x, "2": model[:2](x).detach()}
+    expected = {}
+    for name, h in inputs.items():
+        layer = model.get_submodule(name)
+        mean, variance = h.numpy().mean(0), h.numpy().var(0)
+        p = oracle.preconditioner(mean, variance + 0.01 * variance.max() + 1e-4)
+        before, after = [], []
+        for unit in range(layer.out_features):
+
+            def changed(v: Tensor, name: str = name, layer: nn.Module = layer, unit: int = unit) -> Tensor:
+                mask = torch.arange(layer.out_features) == unit
+                values = {
+                    f"{name}.weight": torch.where(mask[:, None], v[1:], layer.weight.detach()),
+                    f"{name}.bias": torch.where(mask, v[0], layer.bias.detach()),
+                }
+                return nn.functional.cross_entropy(functional_call(model, values, (x,)), y)
+
+            start = torch.cat([layer.bias[unit : unit + 1], layer.weight[unit]]).detach()
+            block = hessian(changed, start).numpy()
+            before.append(np.abs(np.linalg.eigvalsh(block)).max())
+            after.append(np.abs(np.linalg.eigvalsh(p.T @ block @ p)).max())
+        expected[name] = float(np.median(before)), float(np.median(after)), max(layer.in_features / 6, 1)
+        one = found.layers[name]
+        assert (one.hessian_norm, one.preconditioned_norm, one.q2) == pytest.approx(expected[name])
+    (a, b, q), (c, d, r) = expected.values()
+    ratios = {"hessian": (a, c), "preconditioned": (b, d), "divided": (b / q, d / r)}
+    assert found.norm_ratios() == pytest.approx({name: max(pair) / min(pair) for name, pair in ratios.items()})
+    assert math.isnan(Conditioning(units=0)(model, loss, x).norm_ratios()["divided"])

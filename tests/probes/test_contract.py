@@ -28,6 +28,7 @@ from trimtab.probes import (
     RandomLandscape,
     Robustness,
     Spectrum,
+    StepLandscape,
     VarianceShift,
     Weights,
 )
@@ -99,6 +100,7 @@ SPECTRUM = {"top": 2, "trace_vectors": 2, "density_vectors": 1, "density_steps":
 PROBES: dict[str, Callable[..., Probe[Any]]] = {
     "landscape": lambda optimizer, bnp, **more: Landscape(optimizer=optimizer, **more),
     "random": lambda optimizer, bnp, **more: RandomLandscape(optimizer=optimizer, **more),
+    "step": lambda optimizer, bnp, **more: StepLandscape(optimizer=optimizer, **more),
     "shift": lambda optimizer, bnp, **more: CovariateShift(optimizer=optimizer, **more),
     "shift, bnp": lambda optimizer, bnp, **more: CovariateShift(optimizer=optimizer, bnp=bnp, **more),
     "activations": lambda optimizer, bnp, **more: Activations(**more),

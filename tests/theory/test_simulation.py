@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from trimtab.theory.generalization import sgd_curve
-from trimtab.theory.simulation import batch_norm_gradient, measure_decay, simulate, simulate_linear
+from trimtab.theory.simulation import (
+    batch_norm_gradient,
+    linear_losses,
+    measure_decay,
+    simulate,
+    simulate_linear,
+    weight_norm_gradient,
+)
 from trimtab.theory.teacher_student import solve
 
 
@@ -50,7 +57,46 @@ def test_gradient_through_the_statistics_is_autograd_s() -> None:
     np.testing.assert_allclose(by_gamma, scale.grad, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["sgd", "bn"])
+def test_gradient_of_weight_normalization_is_autograd_s() -> None:
+    rng = np.random.default_rng(0)
+    x, y, w, gamma = (rng.standard_normal(shape) for shape in ((7, 5), (1, 7), (1, 5), (1, 1)))
+    leaf, scale = torch.tensor(w, requires_grad=True), torch.tensor(gamma, requires_grad=True)
+    fitted = scale * 5**0.5 * leaf @ torch.tensor(x).T / leaf.norm()
+    (0.5 * (fitted - torch.tensor(y)) ** 2).mean().backward()
+    norm2 = (w**2).sum()
+    pull, by_gamma, radial = weight_norm_gradient(w @ x.T, y, gamma, np.sqrt(5 / norm2))
+    np.testing.assert_allclose(pull @ x / 7 + radial / norm2 * w, leaf.grad, atol=1e-12)
+    np.testing.assert_allclose(by_gamma, scale.grad, atol=1e-12)
+
+
+def test_the_end_of_the_way_is_that_of_the_run() -> None:
+    told = {"inputs": 64, "batch_size": 8, "steps": 60, "eta": 2.0}
+    for more in ({"method": "bn"}, {"method": "wn", "zeta": 0.1}, {"method": "sgd"}):
+        way = linear_losses([0.5, 1.5], [10, 40], **told, **more)
+        last = simulate_linear([0.5, 1.5], **told, **more)
+        assert way.steps.tolist() == [10, 40, 60] and way.excess_risk.shape == (3, 2)
+        np.testing.assert_array_equal(way.excess_risk[-1], last.excess_risk)
+        np.testing.assert_array_equal(way.training_loss[-1], last.training_loss)
+        np.testing.assert_allclose(way.validation_loss[-1], last.validation_loss)
+        assert (way.training_loss[0] > way.training_loss[-1]).all()
+
+
+def test_weight_normalization_with_a_decay_is_ridge_regression() -> None:
+    """½ζγ² is ½ζ‖v‖²/N for the weights v = γ√N w/‖w‖ in use, so that the minimizer is ridge's with ζα."""
+    told = {"inputs": 64, "batch_size": 32, "steps": 5000, "eta": 4.0, "seed": 3}
+    found = simulate_linear([0.5, 2.0], method="wn", zeta=0.3, **told)
+    rng = np.random.default_rng(3)
+    teacher = rng.standard_normal(64, dtype=np.float32)
+    teacher *= 8 / np.linalg.norm(teacher)
+    x = rng.standard_normal((128, 64), dtype=np.float32) / 8
+    y = x @ teacher + 0.5 * rng.standard_normal(128)
+    for k, count in enumerate((32, 128)):
+        v = np.linalg.solve(x[:count].T @ x[:count] + 0.3 * count / 64 * np.eye(64), x[:count].T @ y[:count])
+        assert found.excess_risk[k] == pytest.approx(np.mean((v - teacher) ** 2), rel=0.02)
+        assert found.training_loss[k] == pytest.approx(np.mean((x[:count] @ v - y[:count]) ** 2), rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["sgd", "bn", "wn"])
 def test_trained_long_both_come_near_the_pseudo_inverse(method: str) -> None:
     """Away from α = 1, where nothing converges. BatchNorm's batch noise leaves it there too: see the docs."""
     found = simulate_linear([0.4, 2.5], method=method, inputs=512, steps=6000)
@@ -75,7 +121,11 @@ def test_bad_input_is_named() -> None:
         ("seed must be a whole number", lambda: simulate([1.0], 1.0, seed=-1)),
         ("activation must be", lambda: simulate([1.0], 1.0, activation="gelu")),
         ("zeta is BatchNorm's", lambda: simulate([1.0], 1.0, method="sgd", zeta=1.0)),
-        ("method must be bn or sgd", lambda: simulate_linear([1.0], method="wn", inputs=64)),
+        ("method must be bn, wn or sgd", lambda: simulate_linear([1.0], method="gn", inputs=64)),
+        ("zeta must be 0 or larger", lambda: simulate_linear([1.0], method="wn", inputs=64, zeta=-1.0)),
+        ("zeta must be 0 or larger, and 0 unless method is wn", lambda: simulate_linear([1.0], inputs=64, zeta=0.1)),
+        ("at must be at most steps = 10, not 11", lambda: linear_losses([1.0], [11], inputs=64, steps=10)),
+        ("at must be a whole number", lambda: linear_losses([1.0], [0], inputs=64, steps=10)),
         ("batch_size must be", lambda: simulate_linear([1.0], batch_size=2, inputs=64)),
         ("noise_variance must be", lambda: simulate_linear([1.0], noise_variance=-1.0, inputs=64)),
         ("alpha must be", lambda: simulate_linear([0.1], inputs=64)),

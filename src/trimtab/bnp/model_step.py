@@ -1,5 +1,6 @@
 """One step of BNP: the gradients of all layers of a model are replaced."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -44,10 +45,15 @@ class ModelStep:
         self._exchange = exchange
         self._observed, self._backends, self._options = observed, backends, options
         self._warned_single_row = options.statistics != "batch"
+        self._watch: Callable[[LayerStep], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies."""
         return {**self.__dict__, "alarm": DeferredAlarm(_warn_not_finite)}
+
+    def watch(self, look: Callable[[LayerStep], None]) -> None:
+        """Have a function called with the step of each layer, before it is taken."""
+        self._watch = look
 
     def mute(self) -> None:
         """Tell the user nothing."""
@@ -99,6 +105,9 @@ class ModelStep:
                 shared.append((books, grad))
             if not self._warned_single_row:
                 self._warn_single_row(layer, step)
+        if self._watch is not None:
+            for step in steps:
+                self._watch(step)
         flags = self._backends.step(steps, fold)
         if sharded is not None:
             sharded.finish()

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from trimtab import _torch
 from trimtab.bnp import state
+from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.attachment import Attachment, attached_to, check_optimizer, innermost, parameter_ids
 from trimtab.bnp.backends import Backends
 from trimtab.bnp.model_step import ModelStep
@@ -224,7 +225,9 @@ class BNP(Joinable):
         return None
 
     @contextmanager
-    def dry_run(self, parameters: Iterable[nn.Parameter]) -> Iterator[Callable[[], None]]:
+    def dry_run(
+        self, parameters: Iterable[nn.Parameter], watch: Callable[[LayerStep], None] | None = None
+    ) -> Iterator[Callable[[], None]]:
         """Try out what the next step would do to gradients, without a trace in this BNP.
 
         For a time when the model has other parameters than its own (`torch.func.functional_call`). What is seen are the
@@ -233,6 +236,7 @@ class BNP(Joinable):
 
         Args:
             parameters: The other parameters; layers that have none of them for a weight are left alone.
+            watch: Called with the step of each layer, before its gradients are replaced.
         """
         identities = set(map(id, parameters))
         backends = Backends(self.options)
@@ -244,6 +248,8 @@ class BNP(Joinable):
             layer.running = None if running is None else running.clone()
         step = ModelStep(observed, backends, self.options)
         step.mute()
+        if watch is not None:
+            step.watch(watch)
         for layer in observed.layers.values():
             layer.hooks.put_on()
         try:

@@ -13,6 +13,7 @@ from trimtab.probes.conditioning import Conditioning, ConditioningResult, LayerC
 from trimtab.probes.covariate import CovariateShift, CovariateShiftResult, LayerShift
 from trimtab.probes.distribution import Distribution
 from trimtab.probes.fisher import Fisher, FisherResult
+from trimtab.probes.input_gradients import GradientCorrelation, gradient_correlation, neighbours
 from trimtab.probes.landscape import Landscape, LandscapeResult, RandomLandscape
 from trimtab.probes.monitor import Monitor
 from trimtab.probes.noise import BatchNoise, BatchNoiseResult, LayerNoise, split_batch
@@ -20,6 +21,7 @@ from trimtab.probes.norm_gradients import LayerGradient, NormGradients, NormGrad
 from trimtab.probes.result import CannotMeasure, LossFunction, Probe, Result
 from trimtab.probes.robustness import Robustness, RobustnessResult
 from trimtab.probes.spectrum import Jacobian, Spectrum, SpectrumResult, fisher_lambda_max, lanczos_max
+from trimtab.probes.step_landscape import StepLandscape, StepLandscapeResult
 from trimtab.probes.surface import Surface
 from trimtab.probes.variance_shift import LayerVariance, VarianceShift, VarianceShiftResult
 from trimtab.probes.weights import LayerWeights, NormWeights, Weights, WeightsResult
@@ -39,6 +41,7 @@ __all__ = [
     "Distribution",
     "Fisher",
     "FisherResult",
+    "GradientCorrelation",
     "Jacobian",
     "Landscape",
     "LandscapeResult",
@@ -62,14 +65,18 @@ __all__ = [
     "RobustnessResult",
     "Spectrum",
     "SpectrumResult",
+    "StepLandscape",
+    "StepLandscapeResult",
     "Surface",
     "VarianceShift",
     "VarianceShiftResult",
     "Weights",
     "WeightsResult",
     "fisher_lambda_max",
+    "gradient_correlation",
     "lanczos_max",
     "moment_change",
+    "neighbours",
     "split_batch",
     "stable_rank",
 ]

@@ -142,6 +142,7 @@ class Landscape(Probe[LandscapeResult]):
         step_size: η; None takes the optimizer's learning rate at the time of the measurement.
         optimizer: Where to look for the learning rate; if its groups have several, it is that of the first group.
             How it would use the gradient does not matter: the line is that of the plain gradient, as in the paper.
+            `StepLandscape` looks along the optimizer's own step.
         multiples: The s of the points θ − s·η·d, in any order. Negative ones go uphill.
         direction: `gradient`: d = ∇L(θ). `random`: d is Gaussian with filters as long as those of the weights, so that
             at s·η = 0.1 each filter has moved by a tenth of its length; see `filter_normalized`.
@@ -168,10 +169,7 @@ class Landscape(Probe[LandscapeResult]):
             raise ValueError("Give a step_size, or an optimizer whose learning rate is the step size.")
         options.check_positive(self, "step_size")
         options.check_optimizer(self)
-        several = list(self.multiples) if isinstance(self.multiples, Iterable) else []
-        if not several or not all(options.is_finite(s) and s != 0 for s in several):
-            raise ValueError(f"multiples must be one finite number or more, none of them 0, not {self.multiples!r}.")
-        object.__setattr__(self, "multiples", tuple(map(float, several)))
+        options.check_multiples(self)
         options.check_choice(self, "direction", ("gradient", "random"))
         options.check_seed(self)
         options.check_statistics(self)
@@ -226,10 +224,7 @@ class Landscape(Probe[LandscapeResult]):
         if self.step_size is not None:
             return self.step_size
         assert self.optimizer is not None
-        rate = float(self.optimizer.param_groups[0]["lr"])
-        if not (math.isfinite(rate) and rate > 0):
-            raise CannotMeasure(f"The optimizer's learning rate is {rate:g}, so that there is no step to look along.")
-        return rate
+        return next_step_size(self.optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +234,18 @@ class RandomLandscape(Landscape):
     name: ClassVar[str] = "random"
 
     direction: Literal["gradient", "random"] = "random"
+
+
+def next_step_size(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of an optimizer's first group.
+
+    Raises:
+        CannotMeasure: If it is not a positive number.
+    """
+    rate = float(optimizer.param_groups[0]["lr"])
+    if not (math.isfinite(rate) and rate > 0):
+        raise CannotMeasure(f"The optimizer's learning rate is {rate:g}, so that there is no step to look along.")
+    return rate
 
 
 def _range(values: tuple[float, ...]) -> tuple[float, float]:

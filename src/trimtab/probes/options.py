@@ -101,6 +101,19 @@ def check_instance(probe: object, name: str, kind: type, words: str) -> None:
         raise ValueError(f"{name} must be {words} or None, not {described(value)}.")
 
 
+def check_multiples(probe: object) -> None:
+    """Refuse `multiples` that are not some finite numbers other than 0, and make a tuple of them.
+
+    Raises:
+        ValueError: If they are something else.
+    """
+    value = vars(probe)["multiples"]
+    several = list(value) if isinstance(value, Iterable) else []
+    if not several or not all(is_finite(s) and s != 0 for s in several):
+        raise ValueError(f"multiples must be one finite number or more, none of them 0, not {value!r}.")
+    object.__setattr__(probe, "multiples", tuple(map(float, several)))
+
+
 def check_optimizer(probe: object) -> None:
     """Refuse an `optimizer` that is none; of one that only wraps another, take that.
 

@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 
 from trimtab import _torch
 from trimtab.bnp import BNP, bnps_attached_to
+from trimtab.bnp.algorithm.step import LayerStep, next_scaling
+from trimtab.probes.metric import LayerMetric, Metric, NoMetric, step_metric
 from trimtab.probes.result import CannotMeasure, out_of_memory
 from trimtab.probes.surface import Surface, check_finite, check_gradient, dense
 
@@ -40,6 +42,30 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
         CannotMeasure: If loss or gradient are not finite, or the optimizer holds nothing of the model, cannot be copied
             or needs a closure.
     """
+    loss, gradient, _, twins = _try_out(surface, optimizer, bnp, None)
+    return loss, gradient, {name: twin.detach() for name, twin in twins.items()}
+
+
+def next_step_and_metric(
+    surface: Surface, optimizer: Optimizer, bnp: BNP | None = None
+) -> tuple[float, Values, Values, Metric | NoMetric]:
+    """As `next_step`, and the metric in which the step is that of steepest descent, or why there is none."""
+    layers: list[LayerMetric] = []
+    loss, gradient, double, twins = _try_out(surface, optimizer, bnp, layers)
+    try:
+        metric: Metric | NoMetric = step_metric(optimizer, double, twins, layers)
+    except NoMetric as reason:
+        metric = NoMetric(str(reason))  # without the tensors of the traceback
+    return loss, gradient, {name: twin.detach() for name, twin in twins.items()}, metric
+
+
+def _try_out(
+    surface: Surface, optimizer: Optimizer, bnp: BNP | None, layers: list[LayerMetric] | None
+) -> tuple[float, Values, Optimizer, dict[str, nn.Parameter]]:
+    """The loss, its gradient, a copy of the optimizer after the step, and the parameters that the copy holds.
+
+    If there is a list for them, the metrics of the layers that BNP preconditions are added to it.
+    """
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     named = surface.isolated.model.named_parameters()
     mine = {name: p for name, p in named if name in surface.here and id(p) in held}
@@ -47,12 +73,12 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
         raise CannotMeasure("The optimizer holds none of the model's trained parameters; is it another model's?")
     leaves = {name: nn.Parameter(value) for name, value in surface.here.items()}  # BNP looks at parameters only
 
-    def work() -> tuple[float, Values, Values]:
+    def work() -> tuple[float, Values, Optimizer, dict[str, nn.Parameter]]:
         with ExitStack() as stack:
             attached = bnps_attached_to(optimizer)
             doubles = [(each, [leaves[name] for name in mine]) for each in attached]
             doubles += [(bnp, list(leaves.values()))] if bnp is not None and bnp not in attached else []
-            steps = [stack.enter_context(each.dry_run(known)) for each, known in doubles]
+            steps = [stack.enter_context(each.dry_run(known, _watch(each, leaves, layers))) for each, known in doubles]
             loss = surface.loss_in_graph()
             check_gradient(loss)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -63,17 +89,34 @@ def next_step(surface: Surface, optimizer: Optimizer, bnp: BNP | None = None) ->
                 leaves[name].grad = g.clone()  # BNP and some optimizers overwrite it
             for step in steps:
                 step()
-        return value, gradient, parameters_after_step(optimizer, mine, {name: leaves[name].grad for name in mine})
+        return value, gradient, *_after_step(optimizer, mine, {name: leaves[name].grad for name in mine})
 
     return surface.isolated.run(work, leaves)
 
 
-def parameters_after_step(
-    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor | None]
-) -> Values:
-    """The parameters after a step of the optimizer with these gradients, which may be overwritten.
+def _watch(
+    bnp: BNP, leaves: Mapping[str, nn.Parameter], layers: list[LayerMetric] | None
+) -> Callable[[LayerStep], None] | None:
+    """A function that adds the metric of a layer's step to the list; None if there is no list."""
+    if layers is None:
+        return None
 
-    Parameters, optimizer and its state stay as they are.
+    def watch(step: LayerStep) -> None:
+        names = {id(leaf.grad): name for name, leaf in leaves.items() if leaf.grad is not None}
+        mean, scale, q2 = next_scaling(step, bnp.options)
+        bias = None if step.bias is None else names[id(step.bias)]
+        weight = names[id(step.weight)]
+        layers.append(LayerMetric(weight=weight, bias=bias, view=step.view, mean=mean, scale=scale, q2=q2))
+
+    return watch
+
+
+def _after_step(
+    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Tensor | None]
+) -> tuple[Optimizer, dict[str, nn.Parameter]]:
+    """A copy of the optimizer after a step with these gradients, and the copies of the parameters that it holds.
+
+    The gradients may be overwritten. Parameters, optimizer and its state stay as they are.
 
     Raises:
         CannotMeasure: If the optimizer cannot be copied or needs a closure.
@@ -87,12 +130,13 @@ def parameters_after_step(
     if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
         raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
     try:
-        step(_copied_without_hooks(optimizer, {id(parameters[name]): twin for name, twin in twins.items()}))
+        double = _copied_without_hooks(optimizer, {id(parameters[name]): twin for name, twin in twins.items()})
+        step(double)
     except Exception as error:
         if out_of_memory(error):
             raise
         raise CannotMeasure(f"A step of a copy of {kind.__name__} failed: {type(error).__name__}: {error}") from error
-    return {name: twin.detach() for name, twin in twins.items()}
+    return double, twins
 
 
 def _arguments(step: Callable[[Any], Any]) -> list[inspect.Parameter]:

@@ -103,6 +103,12 @@ def smoothness_far_away(runs: Sequence[ProbeSeries], direction: str) -> str:
     return compared(claim, f"median β at {away}", of_seeds(runs, beta))
 
 
+def step_metric(runs: Sequence[ProbeSeries]) -> str:
+    """How smooth the loss is along the optimizer's step, in the metric of that step."""
+    medians = of_seeds(runs, lambda run: quantile(run.values("relative_smoothness")))
+    return compared("In the metric of the optimizer's step the loss is smoothest", "median ηβ", medians)
+
+
 def shift(runs: Sequence[ProbeSeries]) -> str:
     """How far gradients are turned by the steps of the layers below."""
     claim = "Gradients are turned least by the steps of the layers below"

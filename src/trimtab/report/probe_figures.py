@@ -121,6 +121,34 @@ def random(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     )
 
 
+def step(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
+    """The loss along the optimizer's own step, and how smooth it is in the metric of that step."""
+    yield ProbeFigure(
+        f"step-{panel.name}",
+        "The same along the step that the optimizer takes (with momentum, BNP, Adam's scaling): the range of the loss, "
+        "the range of the change of the gradient, and the effective β-smoothness, all Euclidean. "
+        f"{_edge(runs)} {about_seeds(runs, BANDS)}",
+        partial(draw_landscape, "Loss and its gradient along the optimizer's step", panel.title, runs),
+        partial(landscape_table, runs),
+        findings.smoothness(runs, "the optimizer's step"),
+    )
+    rows: list[Group] = [
+        ("change / gradient", [("relative_change", "-")]),
+        ("ηβ", [("relative_smoothness", "-")]),
+    ]
+    names = [name for _, group in rows for name, _ in group]
+    yield ProbeFigure(
+        f"step-metric-{panel.name}",
+        "Along the optimizer's step in the metric in which that step is steepest descent (for BNP PPᵀ/q²): the largest "
+        "change of the gradient over the gradient, and the learning rate times the effective β. Both are without unit, "
+        "so that methods with different metrics can be compared; plain descent on a quadratic is stable below ηβ = 2. "
+        f"{findings.gaps(runs, names)} {about_seeds(runs)}",
+        partial(draw_numbers, "Smoothness in the step's own metric", panel.title, runs, rows),
+        partial(network_table, runs, names),
+        findings.step_metric(runs),
+    )
+
+
 def shift(panel: Panel, runs: Sequence[ProbeSeries]) -> Iterator[ProbeFigure]:
     """Internal covariate shift."""
     columns: list[Group] = [("distance", [("distance", "-")]), ("cosine", [("cosine", "-")])]

@@ -6,5 +6,6 @@
 - `trimtab.theory.teacher_student`: learning dynamics under batch and weight normalization.
 - `trimtab.theory.generalization`: generalization curves of linear regression.
 - `trimtab.theory.simulation`: simulations of the last three, at finite size.
+- `trimtab.theory.length_direction`: descent split into length and direction, on least squares.
 - `trimtab.theory.bounds`: the theorems on conditioning and smoothness, both sides of each.
 """

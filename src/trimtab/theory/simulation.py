@@ -3,8 +3,9 @@
 All three work on arrays with a leading axis for the runs, so that many cost little more than one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -163,28 +164,109 @@ def simulate_linear(
     eta: float = 8.0,
     noise_variance: float = 0.25,
     length: float = 0.1,
+    zeta: float = 0.0,
     seed: int = 0,
 ) -> Generalization:
     """Train a linear student on a noisy linear teacher with mini-batches, all loads α at once (Sec. 4, Figs. 2 and 3).
 
     "bn": ŷ = γ(wᵀx − μ_B)/σ_B with the gradient through μ_B and σ_B, w random of length L at the start, γ = 1 and its
-    rate η/N. It is judged with the mean and variance of its whole training set, which running averages tend to. "sgd":
-    ŷ = wᵀx from w = 0. Both minimize ½ mean (y − ŷ)² over batches drawn with replacement, and the rate falls linearly
-    to 0. The loads share one pool of samples, of which each takes the first αN.
+    rate η/N. It is judged with the mean and variance of its whole training set, which running averages tend to. "wn":
+    ŷ = γ√N wᵀx/‖w‖, w and γ at the start as of "bn", with ½ζγ² added to the loss: its minimum is that of ridge
+    regression with a decay ζα. "sgd": ŷ = wᵀx from w = 0. All minimize ½ mean (y − ŷ)² over batches drawn with
+    replacement, and the rate falls linearly to 0. The loads share one pool of samples, of which each takes the first
+    αN.
 
     Args:
         alpha: The loads; αN must be at least the batch size.
-        method: "bn" or "sgd".
+        method: "bn", "wn" or "sgd".
         inputs: N.
         batch_size: M.
         steps: Steps of every load.
         eta: The learning rate at the start; SGD needs it well below 2M, since ‖x‖² is about 1.
         noise_variance: δ².
-        length: L at the start; of "bn" only. With α < 1 no sample ever moves a part of w: what it starts with stays.
+        length: L at the start; of "bn" and "wn" only. With α < 1 no sample ever moves a part of w: what it starts with
+            stays.
+        zeta: ζ; of "wn" only.
         seed: Of the draws.
     """
-    if method not in ("bn", "sgd"):
-        raise ValueError(f"method must be bn or sgd, not {method!r}.")
+    *_, (_, last) = _train_linear(
+        alpha,
+        (),
+        method=method,
+        inputs=inputs,
+        batch_size=batch_size,
+        steps=steps,
+        eta=eta,
+        noise_variance=noise_variance,
+        length=length,
+        zeta=zeta,
+        seed=seed,
+    )
+    return last
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The losses of linear students along their training.
+
+    Attributes:
+        steps: After so many steps.
+        alpha: The loads.
+        excess_risk: By step and load.
+        training_loss: Likewise, mean (y − ŷ)² of the whole training set.
+        noise_variance: δ².
+    """
+
+    steps: NDArray[np.int_]
+    alpha: Array
+    excess_risk: Array
+    training_loss: Array
+    noise_variance: float
+
+    @property
+    def validation_loss(self) -> Array:
+        """Mean (y − ŷ)² of new samples: the excess risk plus δ²."""
+        return self.excess_risk + self.noise_variance
+
+
+def linear_losses(alpha: ArrayLike, at: Sequence[int], **more: Any) -> Learning:
+    """The losses of `simulate_linear`'s students along the way (regularization paper, Fig. 3).
+
+    Args:
+        alpha: The loads.
+        at: After how many steps to look, each above 0 and at most `steps`, which is looked at in any case.
+        more: As for `simulate_linear`.
+    """
+    seen = list(_train_linear(alpha, at, **more))
+    results = [result for _, result in seen]
+    return Learning(
+        np.array([step for step, _ in seen]),
+        results[0].alpha,
+        np.array([result.excess_risk for result in results]),
+        np.array([result.training_loss for result in results]),
+        results[0].noise_variance,
+    )
+
+
+def _train_linear(
+    alpha: ArrayLike,
+    at: Sequence[int],
+    *,
+    method: str = "bn",
+    inputs: int = 4096,
+    batch_size: int = 32,
+    steps: int = 4000,
+    eta: float = 8.0,
+    noise_variance: float = 0.25,
+    length: float = 0.1,
+    zeta: float = 0.0,
+    seed: int = 0,
+) -> Iterator[tuple[int, Generalization]]:
+    """Train, and judge after each of the steps `at` and after the last."""
+    if method not in ("bn", "wn", "sgd"):
+        raise ValueError(f"method must be bn, wn or sgd, not {method!r}.")
+    if finite(zeta, "zeta") < 0 or (zeta and method != "wn"):
+        raise ValueError(f"zeta must be 0 or larger, and 0 unless method is wn, not {zeta!r}.")
     inputs, batch_size, steps = whole(inputs, "inputs"), whole(batch_size, "batch_size", 4), whole(steps, "steps")
     check_noise(noise_variance)
     loads = _loads(alpha, inputs, batch_size)
@@ -198,8 +280,11 @@ def simulate_linear(
     pool = rng.standard_normal((int(samples.max()), inputs), dtype=np.float32)
     pool /= np.float32(np.sqrt(inputs))
     labels = pool @ teacher + np.sqrt(noise_variance) * rng.standard_normal(len(pool))
+    looks = {whole(step, "at") for step in at} | {steps}
+    if max(looks) > steps:
+        raise ValueError(f"at must be at most steps = {steps}, not {max(looks)}.")
     w = np.zeros((len(loads), inputs), dtype=np.float32)
-    if method == "bn":
+    if method != "sgd":
         w += length * rng.standard_normal(w.shape)
     gamma = np.ones((len(loads), 1))
     for step in range(steps):
@@ -210,12 +295,31 @@ def simulate_linear(
         if method == "bn":
             pull, along = batch_norm_gradient(h, y, gamma)
             gamma = gamma - lr / inputs * along
+        elif method == "wn":
+            norm2 = np.einsum("kn,kn->k", w, w, dtype=np.float64)[:, None]
+            pull, along, radial = weight_norm_gradient(h, y, gamma, np.sqrt(inputs / norm2))
+            gamma = gamma - lr / inputs * (along + zeta * gamma)
+            w -= lr * (radial / norm2).astype(np.float32) * w
         else:
             pull = h - y
         w -= (lr / batch_size) * np.matmul(pull[:, None, :].astype(np.float32), x)[:, 0]
         if not np.all(np.abs(pull) < ESCAPED):
             raise ValueError(f"training diverges at step {step}: eta = {eta:g} is too large for this batch size.")
-    return _judge(loads, samples, pool, labels, teacher, w, gamma if method == "bn" else None, noise_variance)
+        if step + 1 in looks:
+            scale = None if method == "sgd" else gamma
+            known = np.sqrt(inputs) / np.linalg.norm(w, axis=1) if method == "wn" else None
+            yield step + 1, _judge(loads, samples, pool, labels, teacher, w, scale, noise_variance, known)
+
+
+def weight_norm_gradient(h: Array, y: Array, gamma: Array, factor: Array) -> tuple[Array, Array, Array]:
+    """Of ½ mean (γ·factor·h − y)², factor = √N/‖w‖: M times the gradient by h, the one by γ, and −⟨w, first⟩.
+
+    A batch per row. The gradient by w is that by h, times x, plus the last number times w/‖w‖²: what is along w is
+    taken out.
+    """
+    wrong = gamma * factor * h - y
+    pull = gamma * factor * wrong
+    return pull, np.mean(wrong * factor * h, axis=1, keepdims=True), -np.mean(pull * h, axis=1, keepdims=True)
 
 
 def batch_norm_gradient(h: Array, y: Array, gamma: Array) -> tuple[Array, Array]:
@@ -248,12 +352,16 @@ def _judge(
     w: NDArray[np.float32],
     gamma: Array | None,
     noise_variance: float,
+    factor: Array | None,
 ) -> Generalization:
+    """Excess risk and training loss; a student with a γ divides by its training set's deviation, or by 1/factor."""
     excess, training = np.empty(len(loads)), np.empty(len(loads))
     for k, count in enumerate(samples):
         fitted = (pool[:count] @ w[k]).astype(np.float64)
         scale, shift = 1.0, 0.0
-        if gamma is not None:
+        if factor is not None and gamma is not None:
+            scale = float(gamma[k, 0] * factor[k])
+        elif gamma is not None:
             scale = float(gamma[k, 0] / fitted.std())
             shift = -scale * float(fitted.mean())
         training[k] = np.mean((scale * fitted + shift - labels[:count]) ** 2)

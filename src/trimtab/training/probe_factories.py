@@ -48,6 +48,13 @@ def random(session: "Session") -> "Probe[Any]":
     return RandomLandscape(optimizer=session.optimizer, multiples=_multiples(session))
 
 
+def step(session: "Session") -> "Probe[Any]":
+    """The loss along the step that the optimizer really takes."""
+    from trimtab.probes import StepLandscape
+
+    return StepLandscape(optimizer=session.optimizer, multiples=_multiples(session))
+
+
 def shift(session: "Session") -> "Probe[Any]":
     """Internal covariate shift: how a layer's gradient changes when those below it are updated."""
     from trimtab.probes import CovariateShift

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm import transform
-from trimtab.bnp.algorithm.averages import RunningAverage
+from trimtab.bnp.algorithm.averages import Estimate, RunningAverage
 from trimtab.bnp.algorithm.moments import Rows, RowSums, at_least_float32, scalar
 from trimtab.bnp.options import Options
 
@@ -54,6 +54,25 @@ def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
         Whether something was not finite: the rows, or the new gradients.
     """
     rows, running = step.rows.rows(), step.running
+    seen, usable, averages, (used_mean, used_variance) = _statistics(rows, running, options, fold)
+    finite = (step.replace or replace_gradients)(step, rows, used_mean, used_variance, seen, options)
+    accept = usable & finite
+    if fold:
+        running.move_to(averages, accept, seen)
+    return seen & ~accept
+
+
+def next_scaling(step: LayerStep, options: Options) -> tuple[Tensor, Tensor, float | Tensor]:
+    """μ, σ̃² and q² of PPᵀ/q² as `layer_step` would apply it now, the averages moved; nothing changes."""
+    rows = step.rows.rows()
+    _, _, _, used = _statistics(rows, step.running, options, True)
+    return scaling(step, rows, *used, options)
+
+
+def _statistics(
+    rows: Rows, running: RunningAverage, options: Options, fold: bool
+) -> tuple[Tensor, Tensor, Estimate, tuple[Tensor, Tensor]]:
+    """Whether rows were seen and are usable, the averages after them, and the mean and variance to use."""
     batch = rows.columns()
     count = scalar(batch.count, batch.mean)
     seen = count > 0
@@ -65,11 +84,7 @@ def layer_step(step: LayerStep, options: Options, fold: bool) -> Tensor:
         own = usable & (count > 1)
         used_mean = torch.where(own, batch.mean, used_mean)
         used_variance = torch.where(own, variance, used_variance)
-    finite = (step.replace or replace_gradients)(step, rows, used_mean, used_variance, seen, options)
-    accept = usable & finite
-    if fold:
-        running.move_to(averages, accept, seen)
-    return seen & ~accept
+    return seen, usable, averages, (used_mean, used_variance)
 
 
 def scaling(

@@ -84,6 +84,11 @@ class LayerInputs:
         assert self._rows is not None
         return self._rows.columns()
 
+    def squared_norm(self, fan_in: int) -> float:
+        """q², by which BNP divides, for so many weights of a unit."""
+        assert self._rows is not None
+        return float(transform.squared_norm(fan_in, self._rows.samples, self._rows.outputs))
+
 
 class ChangeOfVariables(NamedTuple):
     """ŵ = U D z for one output unit (bnp paper, eqs. 12 and 15).

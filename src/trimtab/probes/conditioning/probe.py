@@ -16,7 +16,7 @@ from trimtab.probes.conditioning.curvature import CannotDifferentiate, Curvature
 from trimtab.probes.conditioning.layer_inputs import ChangeOfVariables, LayerInputs, change_of_variables, trained_bias
 from trimtab.probes.conditioning.patches import columns_of, row_count
 from trimtab.probes.conditioning.selection import NotMeasurable, draw_rows, kind_of, measurable, spread_units
-from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition
+from trimtab.probes.conditioning.singular import Factors, condition, factors, hessian_condition, hessian_norm
 from trimtab.probes.layer_calls import observe_calls
 from trimtab.probes.result import LossFunction, Probe, Result
 from trimtab.probes.surface import Surface
@@ -43,6 +43,9 @@ class LayerConditioning:
         hessian: κ of the Hessian of the loss for one unit's weights and bias; the median over `units`.
         preconditioned: κ of PᵀHP for it, P = UD; the median over `units`.
         hessian_rank: The rank of the Hessian block; the median over `units`.
+        hessian_norm: ‖H‖ of the Hessian block, its largest eigenvalue in absolute value; the median over `units`.
+        preconditioned_norm: ‖PᵀHP‖; the median over `units`.
+        q2: q², by which BNP divides it, so that blocks of different layers have comparable norms (Prop. 5).
         units: Of how many units there is a Hessian block that is not 0.
         statistics: Whose mean and variance U and D have: of this batch or the running ones of BNP.
         note: Why there is no Hessian block, if there is none.
@@ -59,6 +62,9 @@ class LayerConditioning:
     hessian: float = math.nan
     preconditioned: float = math.nan
     hessian_rank: int = 0
+    hessian_norm: float = math.nan
+    preconditioned_norm: float = math.nan
+    q2: float = math.nan
     units: int = 0
     statistics: Source = "batch"
     note: str | None = None
@@ -75,6 +81,21 @@ class ConditioningResult(Result):
 
     layers: dict[str, LayerConditioning] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def norm_ratios(self) -> dict[str, float]:
+        """The largest over the smallest norm of the layers' Hessian blocks, of those that have one (bnp, Sec. 3.3).
+
+        Returns:
+            `hessian` of the blocks as they are, `preconditioned` of PᵀHP, and `divided` of PᵀHP/q², as BNP has them.
+            NaN if fewer than two layers have a block.
+        """
+        known = [layer for layer in self.layers.values() if layer.hessian_norm > 0]
+        norms = {
+            "hessian": [layer.hessian_norm for layer in known],
+            "preconditioned": [layer.preconditioned_norm for layer in known],
+            "divided": [layer.preconditioned_norm / layer.q2 for layer in known],
+        }
+        return {name: max(each) / min(each) if len(each) > 1 else math.nan for name, each in norms.items()}
 
 
 @renamed_options(most_entries="max_entries", most_products="max_products")
@@ -205,6 +226,9 @@ class Conditioning(Probe[ConditioningResult]):
             hessian=median(block.before for block in blocks) if blocks else math.nan,
             preconditioned=median(block.after for block in blocks) if blocks else math.nan,
             hessian_rank=median_low(block.rank for block in blocks) if blocks else 0,
+            hessian_norm=median(block.norm_before for block in blocks) if blocks else math.nan,
+            preconditioned_norm=median(block.norm_after for block in blocks) if blocks else math.nan,
+            q2=inputs.squared_norm(columns_of(layer)),
             units=len(blocks),
             statistics=source,
             note=note,
@@ -231,11 +255,13 @@ class Conditioning(Probe[ConditioningResult]):
 
 
 class _Block(NamedTuple):
-    """κ of a unit's Hessian before and after the change of variables, and its rank."""
+    """κ of a unit's Hessian before and after the change of variables, its rank, and its norm before and after."""
 
     before: float
     after: float
     rank: int
+    norm_before: float
+    norm_after: float
 
 
 class _Group(NamedTuple):
@@ -252,8 +278,10 @@ class _Group(NamedTuple):
         for curvature in self.curvatures:
             if bool(torch.isfinite(curvature).all()):
                 before, rank = hessian_condition(curvature, self.core, self.eps)
-                after, _ = hessian_condition(curvature, change.applied(self.core), self.eps)
-                blocks += [_Block(before, after, rank)] if rank else []
+                changed = change.applied(self.core)
+                after, _ = hessian_condition(curvature, changed, self.eps)
+                norms = hessian_norm(curvature, self.core), hessian_norm(curvature, changed)
+                blocks += [_Block(before, after, rank, *norms)] if rank else []
         return blocks
 
 

@@ -79,6 +79,12 @@ def hessian_condition(curvature: Tensor, core: Tensor, eps: float) -> tuple[floa
     return _ratio(torch.linalg.eigvalsh(lower.T @ (values[nonzero, None] * lower)).abs(), max(lower.shape))
 
 
+def hessian_norm(curvature: Tensor, core: Tensor) -> float:
+    """‖Aᵀ M A‖, the largest eigenvalue in absolute value, for a symmetric M and an A with independent rows."""
+    lower = torch.linalg.qr(core.T, mode="r").R.T
+    return float(torch.linalg.eigvalsh(lower.T @ ((curvature + curvature.T) / 2) @ lower).abs().max())
+
+
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The thin singular value decomposition, by that of a square matrix: several times faster if it is far from one."""
     if matrix.shape[0] < matrix.shape[1]:

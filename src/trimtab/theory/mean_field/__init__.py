@@ -5,6 +5,7 @@ from trimtab.theory.mean_field.draw import draw_network
 from trimtab.theory.mean_field.eigenvalue import MeanField, Order, max_learning_rate, mean_field
 from trimtab.theory.mean_field.graph import Term
 from trimtab.theory.mean_field.layers import Conv, Dense, Layer, MaxPool, Pool, Residual
+from trimtab.theory.mean_field.measured import MeasuredOrder, measure_orders
 
 __all__ = [
     "ACTIVATIONS",
@@ -16,6 +17,7 @@ __all__ = [
     "LeakyReLU",
     "MaxPool",
     "MeanField",
+    "MeasuredOrder",
     "Order",
     "Pool",
     "Quadrature",
@@ -24,4 +26,5 @@ __all__ = [
     "draw_network",
     "max_learning_rate",
     "mean_field",
+    "measure_orders",
 ]

@@ -60,14 +60,21 @@ def draw_network(
     assembly = assemble(
         layers, sigma_w2=sigma_w2, sigma_b2=sigma_b2, gamma=gamma, activation=find_activation(activation)
     )
-    return DrawnNetwork(assembly.nodes, MODULES[activation], image=assembly.image)
+    return DrawnNetwork(assembly.nodes, MODULES[activation], assembly.start, image=assembly.image)
 
 
 class DrawnNetwork(nn.Module):
-    """The graph of a list of layers as a module; inputs are vectors, or images of (channels, height, width)."""
+    """The graph of a list of layers as a module; inputs are vectors, or images of (channels, height, width).
 
-    def __init__(self, nodes: Sequence[Node], activation: Callable[[], nn.Module], image: bool) -> None:
+    Attributes:
+        input_shape: The shape of an input.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], activation: Callable[[], nn.Module], start: tuple[int, int, int], image: bool
+    ) -> None:
         super().__init__()
+        self.input_shape: tuple[int, ...] = start if image else start[:1]
         self.reads = tuple(node.inputs for node in nodes)
         width = 0
         for number, node in enumerate(nodes):
