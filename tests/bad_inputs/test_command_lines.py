@@ -31,7 +31,7 @@ TRAIN = [
     ("--optimizer SGD", r"optimizer: must be one of sgd, adam, adamw"),
     ("--schedule linear", r"schedule: must be one of constant, step, cosine, decay"),
     ("--decay-on biases", r"decay_on: must be one of all, weights, norms"),
-    ("--normalize none-of-it", r"normalize: must be one of unit, standard"),
+    ("--normalize none-of-it", r"normalize: must be one of unit, standard, pixel"),
     ("--evaluate-on train", r"evaluate_on: must be one of validation, test"),
     ("--statistics mean", r"statistics: must be one of running, batch"),
     ("--spatial pixel", r"spatial: must be one of channel, site"),

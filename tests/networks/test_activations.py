@@ -10,6 +10,8 @@ from torch import nn
 from tests.networks.helpers import layers
 from trimtab.networks import ACTIVATIONS, build, places
 from trimtab.networks.activations import HE_VARIANCES, make_activation
+from trimtab.theory.from_model import mean_field_prediction
+from trimtab.theory.mean_field import Dense, mean_field
 from trimtab.theory.mean_field import activations as theory
 
 
@@ -86,3 +88,24 @@ def test_dropout_before_the_norm(norm: str) -> None:
     before, after = kinds(dropout_before=True), kinds()
     assert before == [after[0], "Dropout", after[1], "ReLU"]
     assert after[2] == "Dropout"
+
+
+@pytest.mark.parametrize("norm", ["none", "bn"])
+@pytest.mark.parametrize("name", [*theory.ACTIVATIONS, "elu", "selu"])
+def test_mean_field_reads_the_activation_of_a_network(name: str, norm: str) -> None:
+    """The prediction from the model is that of the recursions, but for the variance of the weights as drawn."""
+    torch.manual_seed(0)
+    module = make_activation(name.replace("_", "-"))
+    known = name in theory.ACTIVATIONS
+    model = build("mf-mlp", norm, activation=name.replace("_", "-"), depth=3, input_shape=(200,), sigma_b2=0.1)
+    found = mean_field_prediction(model, (200,), statistics="frozen")
+    function = name if known else lambda x: module(torch.as_tensor(x, dtype=torch.float64)).numpy()
+    expected = mean_field(
+        [Dense(200, 1000), Dense(1000, 1000), Dense(1000, 10)],
+        sigma_w2=2.0,
+        sigma_b2=0.1,
+        norm="batch" if norm == "bn" else None,
+        activation=function,
+        bias_terms=True,
+    )
+    assert found.lambda_max == pytest.approx(expected.lambda_max, rel=0.05)

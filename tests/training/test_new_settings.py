@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from torch import nn
 
 from trimtab import cli, load_run
-from trimtab.data import load
+from trimtab.data import batches, load
 from trimtab.norms import BatchRenorm, RenormLimits
 from trimtab.training import checkpoint
 from trimtab.training.network import renorm_limits
@@ -114,6 +115,17 @@ def test_a_fixed_beta_is_not_trained_and_not_decayed() -> None:
     assert norms and all(not norm.bias.any() and (norm.weight == 1).all() for norm in norms)
 
 
+def test_inputs_are_normalized_pixel_by_pixel() -> None:
+    """Against numpy: pixels that are the same in all images become 0, the others have mean 0 and variance 1."""
+    data = load("digits")
+    (batch,) = batches(data.train, len(data.train), dataset=data, normalize="pixel")
+    raw = data.train.inputs.double().numpy()
+    deviation = raw.std(0)
+    expected = (raw - raw.mean(0)) / np.where(deviation > 0, deviation, 1)
+    np.testing.assert_allclose(batch[0].numpy(), expected, atol=1e-4)
+    assert 0 < (deviation == 0).sum() < deviation.size
+
+
 def test_the_landscape_is_looked_at_where_it_was_asked_for(tmp_path: Path) -> None:
     told = [
         "train",
@@ -132,7 +144,7 @@ def test_the_landscape_is_looked_at_where_it_was_asked_for(tmp_path: Path) -> No
     assert json.dumps(events).count('"multiples": [8.0, 16.0, 32.0]') == 2
 
 
-@pytest.mark.parametrize("told", [["--activation", "tanh", "--depth", "5"], ["--fixed-beta"]])
+@pytest.mark.parametrize("told", [["--activation", "tanh", "--depth", "5"], ["--fixed-beta"], ["--normalize", "pixel"]])
 def test_a_trained_network_is_loaded_as_it_was(told: list[str], tmp_path: Path) -> None:
     words = [
         "train",

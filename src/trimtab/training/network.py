@@ -22,7 +22,7 @@ class Interface:
         classes: As many as outputs, or 0 in regression.
         batch_size: Samples per step, on which some norms depend.
         scale: Inputs are divided by this first.
-        mean: Then this is subtracted, channel by channel (feature by feature, for vectors).
+        mean: Then this is subtracted, channel by channel (feature by feature, for vectors), or pixel by pixel.
         std: Then they are divided by this.
         labels: The names of the classes, where the data set has them.
     """
@@ -51,8 +51,9 @@ class Interface:
         numbers = (self.scale, *self.mean, *self.std)
         if not all(isinstance(x, float) and math.isfinite(x) for x in numbers) or 0 in (self.scale, *self.std):
             raise ValueError(f"inputs cannot be normalized with {numbers}")
-        if not len(self.mean) == len(self.std) == self.input_shape[0]:
-            raise ValueError(f"there must be a mean and a std for each of {self.input_shape[0]} channels")
+        channels, pixels = self.input_shape[0], math.prod(self.input_shape)
+        if len(self.mean) != len(self.std) or len(self.mean) not in (channels, pixels):
+            raise ValueError(f"there must be a mean and a std for each of {channels} channels, or of {pixels} pixels")
 
     @classmethod
     def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":

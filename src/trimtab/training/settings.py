@@ -64,8 +64,8 @@ class Settings:
     warmup_from: float | None = _setting(None, "learning rate the warm-up begins with", _SCHEDULE)
     warmup_linear: bool | None = _setting(None, "a warm-up that rises, or stays and then jumps", _SCHEDULE)
 
-    normalize: Literal["unit", "standard"] | None = _setting(
-        None, "inputs in [0, 1], or of mean 0 and variance 1", _INPUTS
+    normalize: Literal["unit", "standard", "pixel"] | None = _setting(
+        None, "inputs in [0, 1], or of mean 0 and variance 1 in each channel, or in each pixel", _INPUTS
     )
     augment: bool | None = _setting(None, "pad, crop and flip the training images", _INPUTS)
     validation: int = _setting(0, "training samples set aside for validation", _INPUTS)
@@ -230,7 +230,7 @@ def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 def as_it_was(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that was saved, with what an earlier version did where it had no setting for it."""
     earlier = dict(saved)
-    if "renorm_start" not in saved and Method.parse(saved.get("method", "")).norm.removesuffix("-pre") == "brn":
+    if "renorm_start" not in saved and Method.parse(saved.get("method", "bnp")).norm.removesuffix("-pre") == "brn":
         earlier |= {"renorm_start": 5_000, "renorm_r_end": 40_000, "renorm_d_end": 25_000}  # whatever the length
     return earlier
 
