@@ -225,7 +225,7 @@ class Plan:
             content = json.loads((folder / PLAN).read_bytes())
             content["definition"]["settings"] = _of_now(content["definition"]["settings"])
             plan = cls(**content)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         if plan.engine not in ("stacked", "separate") or not isinstance(plan.stacks, list):
             return None
