@@ -189,7 +189,7 @@ def test_an_epoch_resumes_in_the_middle(augment: bool, stop: int) -> None:
     [
         ({"batch_size": 0}, "batch size must be 1 or more, not 0"),
         ({"batch_size": 24, "drop_last": True}, "no batch of 24 among 23 samples"),
-        ({"normalize": "whiten"}, "normalize must be one of unit, standard, not 'whiten'"),
+        ({"normalize": "whiten"}, "normalize must be one of unit, standard, pixel, not 'whiten'"),
         ({"augment": True}, "Augmentation needs a generator"),
         ({"augment": True, "generator": seeded(), "dataset": gaussian(), "split": gaussian().train}, "is for images"),
         ({"split": Split(torch.zeros(2, 1, 8, 8), torch.zeros(2))}, r"shape \(1, 8, 8\) instead of made's \(3, 14, 15"),

@@ -9,6 +9,7 @@ from torch import fx, nn
 SHAPES: dict[str, tuple[int, ...]] = {
     "mlp3x100": (1, 4, 4),
     "mlp2x100": (7,),
+    "deep-mlp": (1, 4, 4),
     "cnn5": (1, 22, 22),
     "vgg": (3, 32, 32),
     "vgg16": (3, 32, 32),
@@ -24,7 +25,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "small-mlp": (1, 8, 8),
 }
 RESIDUAL = ("resnet110", "preact110", "resnet18", "preact18")
-BEFORE = ("vgg", "vgg16", "mf-mlp", "mf-conv", "regcnn")
+BEFORE = ("deep-mlp", "vgg", "vgg16", "mf-mlp", "mf-conv", "regcnn")
 AFTER = ("mlp3x100", "mlp2x100", "cnn5", "small-cnn", "small-mlp")
 PUBLISHED_BN = (nn.BatchNorm1d, nn.BatchNorm2d)
 

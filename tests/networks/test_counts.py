@@ -66,6 +66,7 @@ def test_vgg() -> None:
     [
         ("mlp3x100", 3073 * 100 + 2 * 101 * 100 + 101 * 10),
         ("mlp2x100", 3073 * 100 + 101 * 100 + 101 * 10),
+        ("deep-mlp", 3073 * 100 + 23 * 101 * 100 + 101 * 10),
         # 32×32 → 30 → 15 → 13 → 6 → 4
         ("cnn5", 28 * 32 + 289 * 64 + 577 * 32 + (4 * 4 * 32 + 1) * 64 + 65 * 10),
         ("dln25", 25 * 10 * 10),
@@ -86,6 +87,7 @@ def test_without_a_norm(name: str, expected: int) -> None:
     [
         ("mlp3x100", [100] * 3),
         ("mlp2x100", [100] * 2),
+        ("deep-mlp", [100] * 24),
         ("cnn5", [32, 64, 32, 64]),
         ("dln25", [10] * 24),
         ("mf-mlp", [1000] * 3),
@@ -110,6 +112,6 @@ def test_places(name: str, expected: int) -> None:
 
 def test_every_network_is_counted() -> None:
     assert set(NETWORKS) == {
-        *("mlp3x100", "mlp2x100", "cnn5", "vgg", "vgg16", "dln25", "mf-mlp", "mf-conv", "regcnn"),
+        *("mlp3x100", "mlp2x100", "deep-mlp", "cnn5", "vgg", "vgg16", "dln25", "mf-mlp", "mf-conv", "regcnn"),
         *("resnet110", "preact110", "resnet18", "preact18", "small-cnn", "small-mlp"),
     }

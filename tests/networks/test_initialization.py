@@ -10,7 +10,7 @@ from tests.networks.helpers import SHAPES, layers
 from trimtab.networks import NETWORKS, build
 
 DEFAULTS = {
-    **dict.fromkeys(["mlp3x100", "mlp2x100", "cnn5", "vgg", "dln25", "small-cnn", "small-mlp"], "glorot"),
+    **dict.fromkeys(["mlp3x100", "mlp2x100", "deep-mlp", "cnn5", "vgg", "dln25", "small-cnn", "small-mlp"], "glorot"),
     **dict.fromkeys(["vgg16", "regcnn", "resnet110", "preact110", "resnet18", "preact18"], "he"),
     **dict.fromkeys(["mf-mlp", "mf-conv"], "meanfield"),
 }

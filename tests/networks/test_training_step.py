@@ -13,7 +13,7 @@ from trimtab.norms import NORMS, Norm
 
 # InstanceNorm over the positions of a dense layer, which has none.
 DENSE_PLACES = {
-    **{"mlp3x100": 0, "mlp2x100": 0, "dln25": 0, "mf-mlp": 0, "small-mlp": 0},
+    **{"mlp3x100": 0, "mlp2x100": 0, "deep-mlp": 0, "dln25": 0, "mf-mlp": 0, "small-mlp": 0},
     **{"cnn5": 3, "regcnn": 4},
 }
 # Their small relatives (vgg, resnet18, preact18) are tried with every norm; of these, the rest is for the slow tests.

@@ -1,6 +1,7 @@
 """bnp Props. 2, 9 and 10, Theorem 3, Lemma 8: against autograd's Hessian and torch's convolution, in float64."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -142,3 +143,21 @@ def test_other_padding_may_double_the_error() -> None:
     padded = F.pad(tensor(inputs), (1, 1, 1, 1), mode="replicate")
     error = np.abs(F.unfold(padded, 3).mean((0, 2)).numpy() - inputs.mean())
     assert error.max() > float(np.max(bounds.site_means(inputs, 3).right))
+
+
+@pytest.mark.parametrize("by", ["channel", "pixel"])
+def test_inputs_normalized_by_channel_or_by_pixel_are_torchs(by: Literal["channel", "pixel"]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 3 + torch.arange(1, 3).view(-1, 1, 1) * torch.randn(8, 2, 4, 5, generator=generator, dtype=torch.float64)
+    x[:, 0, 0, 0] = 2.0  # a pixel that is the same in all samples
+    if by == "channel":
+        expected = torch.nn.functional.batch_norm(x, None, None, training=True, eps=1e-30)
+    else:
+        flat = torch.nn.functional.batch_norm(x.flatten(1)[:, 1:], None, None, training=True, eps=1e-30)
+        expected = torch.cat([torch.zeros(8, 1, dtype=torch.float64), flat], 1).view_as(x)
+    np.testing.assert_allclose(bounds.normalized_input(x.numpy(), by), expected.numpy(), atol=1e-12)
+
+
+def test_what_inputs_are_normalized_by() -> None:
+    with pytest.raises(ValueError, match="by must be 'channel' or 'pixel', not 'row'"):
+        bounds.normalized_input(np.ones((2, 1, 2, 2)), "row")  # type: ignore[arg-type]

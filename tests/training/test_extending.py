@@ -114,6 +114,7 @@ def test_more_than_once_and_without_naming_the_folder(tmp_path: Path, monkeypatc
     ("told", "again", "sentence"),
     [
         (["--schedule", "cosine"], ["--steps", "20"], "schedule cosine"),
+        (["--method", "brn"], ["--steps", "200"], "a schedule of brn that is scaled to its length"),
         ([], ["--steps", "9"], "has 10 steps: it can be made longer, not shorter"),
         ([], ["--steps", "20", "--lr", "0.5"], "lr"),
     ],

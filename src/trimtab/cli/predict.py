@@ -24,7 +24,7 @@ LARGEST = 1e6  # of γ and the variances; the squares of more do not fit into si
 
 def add(commands: "Commands") -> None:
     """Declare the command."""
-    from trimtab.networks import NETWORKS
+    from trimtab.networks import ACTIVATIONS, NETWORKS
     from trimtab.norms import NORMS
 
     parser = commands.add_parser(
@@ -39,6 +39,10 @@ def add(commands: "Commands") -> None:
     )
     parser.add_argument(
         "--gamma", type=_number, metavar="X", default=1.0, help="where each γ of the norm starts (default: %(default)s)"
+    )
+    parser.add_argument("--activation", metavar="NAME", help=f"one of {', '.join(ACTIVATIONS)} (default: relu)")
+    parser.add_argument(
+        "--depth", type=positive, metavar="N", help="layers of deep-mlp, mf-mlp, small-mlp (default: 25, 4, 4)"
     )
     parser.add_argument(
         "--sigma-w2",
@@ -146,7 +150,8 @@ def _network(options: argparse.Namespace, shape: tuple[int, ...] | None, classes
     if options.gamma != 1.0:
         norm = replace(norm, gamma=options.gamma)
     sigmas = {"sigma_w2": options.sigma_w2, "sigma_b2": options.sigma_b2}
-    return build(options.network, norm, input_shape=shape, classes=classes, **sigmas)
+    kind = {"activation": options.activation, "depth": options.depth}
+    return build(options.network, norm, input_shape=shape, classes=classes, **sigmas, **kind)
 
 
 def _inputs(options: argparse.Namespace) -> "tuple[Tensor | None, int | None, tuple[int, ...] | None, int, bool]":

@@ -2,7 +2,7 @@
 
 from trimtab.data.catalog import DATASETS, batches, load
 from trimtab.data.dataset import Dataset, Split
-from trimtab.data.epochs import Batches, Plan, normalization
+from trimtab.data.epochs import Batches, Plan, fitted, normalization
 from trimtab.data.errors import DataError
 from trimtab.data.fetch import Progress, fetch
 from trimtab.data.imagefolder import FolderBatches, ImageFolder
@@ -24,6 +24,7 @@ __all__ = [
     "Verified",
     "batches",
     "fetch",
+    "fitted",
     "gaussian",
     "inventory",
     "load",

@@ -1,5 +1,6 @@
 """Epochs of batches, on the training device."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
@@ -7,9 +8,9 @@ from typing import Literal, TypedDict, get_args
 import torch
 from torch import Tensor
 
-from trimtab.data.dataset import Dataset, Split
+from trimtab.data.dataset import Dataset, Split, channel_statistics
 
-Normalize = Literal["unit", "standard"]
+Normalize = Literal["unit", "standard", "pixel"]
 MOST_PADDING = 4
 
 
@@ -75,7 +76,8 @@ class Batches:
             generator: Gives each epoch its order and augmentation, on the CPU so that they do not depend on the
                 device; None leaves the samples in the split's order (for evaluation) and cannot augment.
             augment: Whether to crop and flip at random.
-            normalize: `unit`: inputs / scale; `standard`: (inputs / scale - mean) / std, channel by channel.
+            normalize: `unit`: inputs / scale; `standard`: (inputs / scale - mean) / std, channel by channel;
+                `pixel`: the same, pixel by pixel.
             drop_last: Whether to leave out a last batch that is not full.
             device: Where the batches are wanted.
             part: Which part of each batch is wanted, counted from 0, and of how many: as `part_of` divides it. The
@@ -161,11 +163,11 @@ class Batches:
             yield slice(first + wanted.start, first + wanted.stop)
 
     def _normalization(self, normalize: Normalize) -> tuple[Tensor, Tensor]:
-        shape = (-1,) + (1,) * (len(self.dataset.input_shape) - 1)
-        shift, divisor = normalization(self.dataset, normalize)
-        return torch.tensor(shift, device=self.device).view(shape), torch.tensor(divisor, device=self.device).view(
-            shape
+        shift, divisor = (
+            fitted(torch.tensor(values, device=self.device), self.dataset.input_shape)
+            for values in normalization(self.dataset, normalize)
         )
+        return shift, divisor
 
     def _normalized(self, inputs: Tensor) -> Tensor:
         return inputs.float().div_(self.dataset.scale).sub_(self._shift).div_(self._divisor)
@@ -183,10 +185,26 @@ def part_of(count: int, number: int, parts: int) -> slice:
 
 
 def normalization(dataset: Dataset, normalize: Normalize) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What is subtracted from each channel of inputs / scale, and what that is divided by."""
+    """What is subtracted from each channel of inputs / scale, and what that is divided by; with `pixel` of each pixel.
+
+    Raises:
+        ValueError: If the data set does not lie in memory and its pixels are wanted.
+    """
     if normalize == "unit":
         return (0.0,) * len(dataset.mean), (1.0,) * len(dataset.std)
-    return dataset.mean, tuple(std if std > 0 else 1.0 for std in dataset.std)  # a constant channel becomes 0
+    mean, std = dataset.mean, dataset.std
+    if normalize == "pixel":
+        if not isinstance(dataset, Dataset):
+            raise ValueError("normalize pixel is for data in memory, and these are read from files; take standard.")
+        mean, std = channel_statistics(dataset.train.inputs.flatten(1), dataset.scale)
+    return mean, tuple(one if one > 0 else 1.0 for one in std)  # a constant channel becomes 0
+
+
+def fitted(values: Tensor, input_shape: tuple[int, ...]) -> Tensor:
+    """One value per channel, or one per pixel, shaped to act on inputs."""
+    if len(values) == math.prod(input_shape):
+        return values.view(input_shape)
+    return values.view((-1,) + (1,) * (len(input_shape) - 1))
 
 
 def padding(input_shape: tuple[int, ...]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from torch import nn
 
+from trimtab.networks.activations import make_activation
 from trimtab.norms import Norm
 
 Layer = nn.Conv2d | nn.Linear
@@ -29,6 +30,8 @@ class Builder:
         conv_bias: bool | None = None,
         spare_biases: bool = False,
         dropout: float = 0.0,
+        dropout_before: bool = False,
+        activation: str = "relu",
     ) -> None:
         """Prepare the first layer.
 
@@ -39,6 +42,8 @@ class Builder:
             conv_bias: Whether convolutions have biases; None: all of them, but see `spare_biases`.
             spare_biases: Whether a convolution goes without the bias that the next normalization would take away.
             dropout: The share dropped after each normalization.
+            dropout_before: Whether it is dropped before the normalization instead.
+            activation: The activation function, by name.
         """
         self.network = network
         self.places = 0
@@ -47,6 +52,8 @@ class Builder:
         self._conv_bias = conv_bias
         self._spare_biases = spare_biases
         self._dropout = dropout
+        self._dropout_before = dropout_before
+        self._activation = activation
         self._layers: list[Layer] = []
         self._normalized: list[Layer] = []
 
@@ -77,12 +84,17 @@ class Builder:
         self.places += 1
         return layer
 
+    def activation(self) -> nn.Module:
+        """A module of the network's activation function."""
+        return make_activation(self._activation)
+
     def hidden(self, layer: Layer, *, activation: bool = True) -> list[nn.Module]:
-        """A layer with its activation, its normalization before or after that, and dropout after the normalization."""
+        """A layer with its activation, its normalization before or after that, and dropout beside the normalization."""
         drop = [nn.Dropout(self._dropout)] if self._dropout and self._chosen() else []
         norm = self.norm(*_width_and_space(layer))
-        normalized: list[nn.Module] = [*([] if isinstance(norm, nn.Identity) else [norm]), *drop]
-        activated: list[nn.Module] = [nn.ReLU()] if activation else []
+        normalized: list[nn.Module] = [] if isinstance(norm, nn.Identity) else [norm]
+        normalized = [*drop, *normalized] if self._dropout_before else [*normalized, *drop]
+        activated = [self.activation()] if activation else []
         return [layer, *normalized, *activated] if self._norm.before_activation else [layer, *activated, *normalized]
 
     def finish(self, initialize: Callable[[Layer], None]) -> None:

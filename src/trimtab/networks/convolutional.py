@@ -97,6 +97,6 @@ def _pooled(
         if normalize_dense:
             layers += builder.hidden(builder.dense(features, width))
         else:
-            layers += [builder.plain(features, width), nn.ReLU()]
+            layers += [builder.plain(features, width), builder.activation()]
         features = width
     return nn.Sequential(*layers, builder.plain(features, classes))

@@ -7,8 +7,8 @@ from torch import nn
 from trimtab.networks.builder import Builder
 
 
-def mlp(builder: Builder, shape: tuple[int, ...], classes: int, *, hidden: tuple[int, ...]) -> nn.Sequential:
-    """Hidden layers of the given widths with ReLU, and an output layer; the input is flattened.
+def mlp(builder: Builder, shape: tuple[int, ...], classes: int, *, width: int, depth: int) -> nn.Sequential:
+    """So many layers, all but the output of one width and with an activation; the input is flattened.
 
     `mlp3x100` (bnp, Sec. 5, after Ioffe and Szegedy, 2015): three layers of 100, normalized after the activation.
     `mlp2x100` (bnp, Sec. 5, condition numbers and times): two layers of 100. Glorot uniform, zero biases (App. B).
@@ -18,11 +18,14 @@ def mlp(builder: Builder, shape: tuple[int, ...], classes: int, *, hidden: tuple
     the output as one; normalized before the activation (eq. 13), with the biases of eq. 11 there too, which have no
     effect under BN while it trains.
 
+    `deep-mlp`: 24 layers of 100 and the output, or as many as `depth` says, for claims on plain deep networks
+    (landscape, Secs. 3 and 5, which has none of its own). Normalized before the activation as the VGG is; Glorot.
+
     `small-mlp`: three layers of 50, for the demo.
     """
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(shape)
-    for width in hidden:
+    for _ in range(depth - 1):
         layers += builder.hidden(builder.dense(inputs, width))
         inputs = width
     return nn.Sequential(*layers, builder.plain(inputs, classes))

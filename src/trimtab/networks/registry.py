@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trimtab.nearest import nearest
+from trimtab.networks.activations import ACTIVATIONS, HE_VARIANCES
 from trimtab.networks.builder import Builder, Layer
 from trimtab.networks.convolutional import cnn5, mf_conv, regcnn, small_cnn, vgg, vgg16
 from trimtab.networks.dense import dln25, mlp
@@ -34,6 +35,8 @@ class Network:
         spare_biases: Whether convolutions have no bias where the next norm takes it away, as published.
         has_stem: Whether there is a choice of stems.
         has_dropout: Whether there is dropout after each normalization.
+        depth: How many layers it has, the output too, where that is a choice; then `make` takes `depth`.
+        linear: Whether it has no activations.
     """
 
     description: str
@@ -44,6 +47,8 @@ class Network:
     spare_biases: bool = False
     has_stem: bool = False
     has_dropout: bool = False
+    depth: int | None = None
+    linear: bool = False
 
 
 _residual = partial(Network, init="he", before_activation=True, spare_biases=True)
@@ -51,21 +56,32 @@ _before = partial(Network, before_activation=True)
 
 _REGISTRY: dict[str, Network] = {
     "mlp3x100": Network(
-        description="fully connected, three layers of 100 (bnp)", make=partial(mlp, hidden=(100,) * 3), init="glorot"
+        description="fully connected, three layers of 100 (bnp)", make=partial(mlp, width=100, depth=4), init="glorot"
     ),
     "mlp2x100": Network(
-        description="fully connected, two layers of 100 (bnp)", make=partial(mlp, hidden=(100,) * 2), init="glorot"
+        description="fully connected, two layers of 100 (bnp)", make=partial(mlp, width=100, depth=3), init="glorot"
+    ),
+    "deep-mlp": _before(
+        description="fully connected, layers of 100, 25 in all or as --depth says (landscape)",
+        make=partial(mlp, width=100),
+        init="glorot",
+        depth=25,
     ),
     "cnn5": Network(description="three convolutions of 32-64-32 and two dense layers (bnp)", make=cnn5, init="glorot"),
     "vgg": _before(description="VGG-like: 8 convolutions and three dense layers (landscape)", make=vgg, init="glorot"),
     "vgg16": _before(description="VGG16: 13 convolutions and a linear layer (meanfield)", make=vgg16, init="he"),
     "dln25": Network(
-        description="deep linear network of 25 square layers (landscape)", make=dln25, init="glorot", input_shape=(10,)
+        description="deep linear network of 25 square layers (landscape)",
+        make=dln25,
+        init="glorot",
+        input_shape=(10,),
+        linear=True,
     ),
     "mf-mlp": _before(
-        description="fully connected, three layers of 1000 and the output (meanfield)",
-        make=partial(mlp, hidden=(1000,) * 3),
+        description="fully connected, three layers of 1000 and the output, or as --depth says (meanfield)",
+        make=partial(mlp, width=1000),
         init="meanfield",
+        depth=4,
     ),
     "mf-conv": _before(
         description="three convolutions of 30-60-90 with stride 2, and a linear layer (meanfield)",
@@ -100,10 +116,11 @@ _REGISTRY: dict[str, Network] = {
         input_shape=(1, 8, 8),
     ),
     "small-mlp": Network(
-        description="fully connected, three layers of 50, for 8×8 images",
-        make=partial(mlp, hidden=(50,) * 3),
+        description="fully connected, three layers of 50 and the output, or as --depth says, for 8×8 images",
+        make=partial(mlp, width=50),
         init="glorot",
         input_shape=(1, 8, 8),
+        depth=4,
     ),
 }
 
@@ -122,8 +139,11 @@ def build(
     conv_bias: bool | None = None,
     stem: Literal["cifar", "imagenet"] = "cifar",
     dropout: float = 0.0,
+    dropout_before: bool = False,
     sigma_w2: float = 2.0,
     sigma_b2: float = 0.5,
+    activation: str | None = None,
+    depth: int | None = None,
 ) -> nn.Module:
     """A network by name, its weights drawn from torch's global generator.
 
@@ -141,8 +161,11 @@ def build(
             follows takes it away, as published.
         stem: For `resnet18` and `preact18`: 3×3 with stride 1, or 7×7 with stride 2 and pooling.
         dropout: For `regcnn`: the share dropped after each normalization.
+        dropout_before: Whether it is dropped before each normalization instead.
         sigma_w2: For the initialization `meanfield`: the weights' variance times fan-in.
         sigma_b2: For the initialization `meanfield`: the biases' variance.
+        activation: A key of `ACTIVATIONS`; None: `relu`, and nothing in `dln25`.
+        depth: For `deep-mlp`, `mf-mlp` and `small-mlp`: how many layers there are, the output too; None: 25, 4 and 4.
 
     Raises:
         ValueError: For an unknown name, and for a norm or a setting that the network cannot have.
@@ -157,6 +180,11 @@ def build(
         raise ValueError(f"{name} has no choice of stems: leave stem at 'cifar'.")
     if dropout and not network.has_dropout:
         raise ValueError(f"{name} has no dropout: leave dropout at 0.")
+    check_flags(dropout_before=dropout_before)
+    if dropout_before and not dropout:
+        raise ValueError("dropout_before has no effect without dropout; set dropout too, or leave it out.")
+    function = _activation(name, activation, init)
+    layers = _depth(name, depth)
     if (sigma_w2, sigma_b2) != (2.0, 0.5) and init != "meanfield":
         raise ValueError(f"sigma_w2 and sigma_b2 belong to the initialization 'meanfield', not to {init!r}.")
     _check_numbers(init_scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2, dropout=dropout)
@@ -172,23 +200,25 @@ def build(
         conv_bias=conv_bias,
         spare_biases=network.spare_biases,
         dropout=dropout,
+        dropout_before=dropout_before,
+        activation=function,
     )
     shape = _sizes(network.input_shape if input_shape is None else input_shape, classes)
-    model = network.make(builder, shape, classes, **({"stem": stem} if network.has_stem else {}))
+    model = network.make(builder, shape, classes, **({"stem": stem} if network.has_stem else {}), **layers)
 
     def draw(layer: Layer) -> None:
-        initialize(layer, init, scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2)
+        initialize(layer, init, scale=init_scale, sigma_w2=sigma_w2, sigma_b2=sigma_b2, activation=function)
 
     builder.finish(draw)
     return model
 
 
-def places(name: str) -> int:
-    """How many places for a normalization a network has."""
+def places(name: str, depth: int | None = None) -> int:
+    """How many places for a normalization a network has; of those whose depth is a choice, at that depth."""
     network = _find(name)
     builder = Builder(name, Norm())
     with torch.device("meta"):  # no memory, no random numbers
-        network.make(builder, network.input_shape, 10)
+        network.make(builder, network.input_shape, 10, **_depth(name, depth))
     return builder.places
 
 
@@ -201,6 +231,41 @@ def _find(name: str) -> Network:
     if not isinstance(name, str) or name not in _REGISTRY:
         _unknown("network", name, _REGISTRY)
     return _REGISTRY[name]
+
+
+def _activation(network: str, name: str | None, init: str) -> str:
+    """The activation of a network, checked.
+
+    Raises:
+        ValueError: If there is none of that name, the network has none, or the initialization has no gain for it.
+    """
+    if name is not None and (not isinstance(name, str) or name not in ACTIVATIONS):
+        _unknown("activation", name, ACTIVATIONS)
+    if name is not None and _REGISTRY[network].linear:
+        raise ValueError(f"{network} is linear and has no activation: leave activation out.")
+    if name is not None and init == "he" and name not in HE_VARIANCES:
+        raise ValueError(
+            f"The initialization 'he' has no gain for the activation {name!r}; take init 'glorot', which has none for "
+            "any, or 'meanfield' with a sigma_w2 of yours."
+        )
+    return name or "relu"
+
+
+def _depth(network: str, depth: int | None) -> dict[str, int]:
+    """The depth as `make` takes it, if it takes one.
+
+    Raises:
+        ValueError: If it is none, or the network has no choice.
+    """
+    usual = _REGISTRY[network].depth
+    if depth is None:
+        return {} if usual is None else {"depth": usual}
+    if usual is None:
+        some = ", ".join(name for name, one in _REGISTRY.items() if one.depth is not None)
+        raise ValueError(f"{network} has a depth of its own: leave depth out, or take one of {some}.")
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 2:
+        raise ValueError(f"depth must be a whole number, 2 or larger, not {depth!r}.")
+    return {"depth": depth}
 
 
 def _unknown(kind: str, name: object, known: Collection[str]) -> NoReturn:

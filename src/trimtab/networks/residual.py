@@ -62,7 +62,7 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(conv, builder.norm(outputs, space=2))
         elif inputs != outputs:
             self.shortcut = PaddedShortcut(stride, outputs - inputs)
-        self.relu = nn.ReLU()
+        self.relu = builder.activation()
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalized before each activation and before the sum."""
@@ -83,10 +83,10 @@ class PreactivationBlock(nn.Module):
         self, builder: Builder, inputs: int, outputs: int, stride: int, *, projection: bool, first: bool
     ) -> None:
         super().__init__()
-        self.activate = nn.Identity() if first else nn.Sequential(builder.norm(inputs, space=2), nn.ReLU())
+        self.activate = nn.Identity() if first else nn.Sequential(builder.norm(inputs, space=2), builder.activation())
         self.conv1 = builder.conv(inputs, outputs, 3, stride=stride, padding=1)
         self.norm2 = builder.norm(outputs, space=2)
-        self.relu = nn.ReLU()
+        self.relu = builder.activation()
         self.conv2 = builder.conv(outputs, outputs, 3, padding=1)
         self.shortcut: nn.Module | None = None
         if inputs != outputs:
@@ -136,7 +136,7 @@ def preactivation_resnet(
         return PreactivationBlock(builder, inputs, outputs, stride, projection=plan.projection, first=first)
 
     layers = [*_stem(builder, shape, plan.widths[0], stem), *_stages(plan, block)]
-    layers += [builder.norm(plan.widths[-1], space=2), nn.ReLU()]
+    layers += [builder.norm(plan.widths[-1], space=2), builder.activation()]
     return _with_output(builder, layers, plan.widths[-1], classes)
 
 
@@ -146,7 +146,7 @@ def _stem(builder: Builder, shape: tuple[int, ...], width: int, stem: Stem) -> l
         conv, pool = builder.conv(channels, width, 3, padding=1), []
     else:
         conv, pool = builder.conv(channels, width, 7, stride=2, padding=3), [nn.MaxPool2d(3, stride=2, padding=1)]
-    return [conv, builder.norm(width, space=2), nn.ReLU(), *pool]
+    return [conv, builder.norm(width, space=2), builder.activation(), *pool]
 
 
 def _stages(plan: Plan, block: Callable[[int, int, int, bool], nn.Module]) -> list[nn.Module]:

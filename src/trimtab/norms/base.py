@@ -30,6 +30,7 @@ class RunningNorm(nn.Module):
         momentum: The share of the new value in the running averages.
         gamma: The value at which each γ starts.
         fixed_gamma: Whether γ stays there.
+        fixed_beta: Whether β stays at 0.
         scale: Whether there is a γ at all.
 
     Attributes:
@@ -55,12 +56,13 @@ class RunningNorm(nn.Module):
         momentum: float = 0.1,
         gamma: float = 1.0,
         fixed_gamma: bool = False,
+        fixed_beta: bool = False,
         scale: bool = True,
     ) -> None:
         super().__init__()
         check_whole(num_features=num_features)
         check_numbers(eps=eps, momentum=momentum, gamma=gamma)
-        check_flags(fixed_gamma=fixed_gamma, scale=scale)
+        check_flags(fixed_gamma=fixed_gamma, fixed_beta=fixed_beta, scale=scale)
         if space not in (None, 0, 1, 2, 3):
             raise ValueError(f"space must be None or 0 to 3 spatial dimensions, not {space}.")
         if not eps >= 0:
@@ -76,7 +78,7 @@ class RunningNorm(nn.Module):
         self.gamma = gamma
         self.local_statistics = False
         self.weight = nn.Parameter(torch.empty(num_features), requires_grad=not fixed_gamma) if scale else None
-        self.bias = nn.Parameter(torch.empty(num_features))
+        self.bias = nn.Parameter(torch.empty(num_features), requires_grad=not fixed_beta)
         for name in self.running:
             self.register_buffer(name, torch.empty(num_features))
         self.register_buffer("num_batches_tracked", torch.empty((), dtype=torch.long))
@@ -160,6 +162,7 @@ class RunningNorm(nn.Module):
     def extra_repr(self) -> str:
         """The settings, for `print(model)`."""
         fixed = ", fixed_gamma=True" if self.weight is not None and not self.weight.requires_grad else ""
+        fixed += "" if self.bias.requires_grad else ", fixed_beta=True"
         scale = f", gamma={self.gamma}" if self.weight is not None else ", scale=False"
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}{scale}{fixed}"
 

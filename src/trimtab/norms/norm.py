@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -13,9 +13,9 @@ from trimtab.nearest import nearest
 from trimtab.norms.checks import check_flags, check_numbers, check_whole
 from trimtab.norms.ghost import GHOST_SIZE, FourThingsBatchNorm, GhostBatchNorm
 from trimtab.norms.group import GroupNorm
-from trimtab.norms.noisy import NoisyBatchNorm, StopGradientBatchNorm
+from trimtab.norms.noisy import Noise, NoisyBatchNorm, StopGradientBatchNorm
 from trimtab.norms.partial import LpNorm, MeanOnlyBatchNorm, VarianceOnlyBatchNorm
-from trimtab.norms.renorm import BatchRenorm
+from trimtab.norms.renorm import BatchRenorm, RenormLimits
 
 NORMS: dict[str, str] = {
     "none": "no normalization",
@@ -28,6 +28,7 @@ NORMS: dict[str, str] = {
     "ghost": "Ghost BatchNorm, within sub-batches",
     "bn4": "BatchNorm with the four improvements of Summers and Dinneen",
     "noisy-bn": "BatchNorm followed by noise that changes from step to step",
+    "noise-only": "that noise alone, without normalization",
     "l1": "mean removed, divided by the mean of absolute values",
     "l2": "mean removed, divided by the root of the mean square",
     "linf": "mean removed, divided by the largest absolute value",
@@ -53,6 +54,9 @@ _PLAIN: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
 # Those whose output a constant added to a channel does not change, so that a bias before them does nothing. The ℓp
 # norms are not among them: they remove the mean, but divide by the norm of what still has it.
 _TAKE_UP_A_BIAS = {"bn", "in", "brn", "ghost", "noisy-bn", "mean-bn", "wn+mean-bn", "bn-stopgrad"}
+WITHOUT_GAMMA = ("none", "noise-only")
+WITHOUT_BETA = (*WITHOUT_GAMMA, "wn")
+"""The norms that have no such parameter."""
 _MAX_GROUPED_BATCH = 4
 _GROUP_SIZE = 4
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -67,12 +71,14 @@ class Norm:
         before_activation: Whether it stands before the activation function; else it stands after it.
         gamma: Where each γ starts. For weight normalization, by how much the drawn weights' lengths are multiplied.
         fixed_gamma: Whether γ stays there.
+        fixed_beta: Whether β stays at 0; not for norms without a β.
         group_size: Channels per group, for `gn` and `bn4`. None: 4, as the bnp paper has it, or the next larger number
             that divides the width; for `bn4` with ghosts of more than 4 samples, no grouping.
         ghost_size: Samples per sub-batch, for `ghost` and `bn4`. None: 16.
         zeta: The coefficient ζ of the penalty on γ; the training code passes it to `gamma_decay`.
         eps: Added to a divisor.
         momentum: The share of the new value in running averages.
+        renorm: The limits of `brn` and their schedule. None: as published.
     """
 
     name: str = "none"
@@ -80,18 +86,24 @@ class Norm:
     before_activation: bool = False
     gamma: float = 1.0
     fixed_gamma: bool = False
+    fixed_beta: bool = False
     group_size: int | None = None
     ghost_size: int | None = None
     zeta: float = 0.0
     eps: float = 1e-5
     momentum: float = 0.1
+    renorm: RenormLimits | None = None
 
     def __post_init__(self) -> None:
         """Check all fields; errors name the field."""
         if not isinstance(self.name, str) or self.name not in NORMS:
             raise ValueError(_unknown(self.name))
         check_numbers(gamma=self.gamma, zeta=self.zeta, eps=self.eps, momentum=self.momentum)
-        check_flags(before_activation=self.before_activation, fixed_gamma=self.fixed_gamma)
+        check_flags(before_activation=self.before_activation, fixed_gamma=self.fixed_gamma, fixed_beta=self.fixed_beta)
+        if self.fixed_beta and self.name in WITHOUT_BETA:
+            raise ValueError(f"fixed_beta has no meaning for {self.name}, which has no β; leave it out.")
+        if self.renorm is not None and self.name != "brn":
+            raise ValueError(f"renorm has no meaning for {self.name}; it is for brn.")
         if not math.isfinite(self.gamma):
             raise ValueError(f"gamma must be a finite number, not {self.gamma}.")
         for field in ("zeta", "eps"):
@@ -143,8 +155,10 @@ class Norm:
             raise ValueError(f"space must be 0 to 3 spatial dimensions, not {space}.")
         if self.name in ("none", "wn"):
             return nn.Identity()
+        if self.name == "noise-only":
+            return Noise()
         torchs = self._torchs_layer(width, space)
-        return self._our_layer(width, space) if torchs is None else self._with_gamma(torchs)
+        return self._our_layer(width, space) if torchs is None else self._with_affine(torchs)
 
     def weight(self, layer: nn.Module) -> nn.Module:
         """The layer itself, or under weight normalization if the norm has it.
@@ -189,6 +203,7 @@ class Norm:
 
     def _our_layer(self, width: int, space: int) -> nn.Module:
         common: dict[str, Any] = {"space": space, "eps": self.eps, "momentum": self.momentum}
+        common["fixed_beta"] = self.fixed_beta
         if self.name == "wn+mean-bn":  # its γ is the length of the weights
             return MeanOnlyBatchNorm(width, scale=False, **common)
         common |= {"gamma": self.gamma, "fixed_gamma": self.fixed_gamma}
@@ -199,11 +214,14 @@ class Norm:
             group_size = self._channels_per_group(width) if self._grouped else 1
             return FourThingsBatchNorm(width, ghost_size=ghost_size, group_size=group_size, **common)
         make, settings = _PLAIN[self.name]
+        if self.renorm is not None:
+            settings = asdict(self.renorm)
         return make(width, **settings, **common)
 
-    def _with_gamma(self, layer: Any) -> nn.Module:
+    def _with_affine(self, layer: Any) -> nn.Module:
         nn.init.constant_(layer.weight, self.gamma)
         layer.weight.requires_grad_(not self.fixed_gamma)
+        layer.bias.requires_grad_(not self.fixed_beta)
         assert isinstance(layer, nn.Module)
         return layer
 

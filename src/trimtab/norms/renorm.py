@@ -1,12 +1,40 @@
 """Batch Renormalization (Ioffe 2017)."""
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, library
 
 from trimtab.norms.base import RunningNorm, batch_moments, per_channel
 from trimtab.norms.checks import check_numbers
+
+PUBLISHED_RUN = 160_000
+"""The length of run, in steps, that the published schedule is taken to be for: a choice of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenormLimits:
+    """The limits of Batch Renorm and their schedule, see `BatchRenorm`; the defaults are the published ones."""
+
+    r_max: float = 3.0
+    d_max: float = 5.0
+    warmup: int = 5_000
+    r_steps: int = 40_000
+    d_steps: int = 25_000
+
+    def scaled(self, steps: int) -> Self:
+        """The same with a schedule for a run of so many steps: in proportion, so that a short run has all of it.
+
+        A run of `PUBLISHED_RUN` steps or more has the schedule as it is.
+        """
+        share = min(steps / PUBLISHED_RUN, 1.0)
+        return replace(
+            self,
+            warmup=int(self.warmup * share),
+            r_steps=int(self.r_steps * share),
+            d_steps=int(self.d_steps * share),
+        )
 
 
 class BatchRenorm(RunningNorm):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from trimtab.training.network import renorm_limits
 from trimtab.training.settings import Settings, resolved
 
 CHANGEABLE = ("step_mode", "log_every")
@@ -24,8 +25,9 @@ def lengthened(settings: Settings, given: Mapping[str, Any]) -> Settings:
 def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, where: str) -> dict[str, Any]:
     """The settings that change when a saved run is resumed with other settings: only its length may grow.
 
-    The learning rate must not depend on the length. The longer run is then, to the bit, the one that was so long from
-    the beginning; only records and evaluations that are spread evenly over the run come at other steps.
+    Neither the learning rate nor Batch Renorm's limits may depend on the length. The longer run is then, to the bit,
+    the one that was so long from the beginning; only records and evaluations that are spread evenly over the run come
+    at other steps.
 
     Raises:
         OtherSettings: If something else differs, or the length cannot be that.
@@ -51,6 +53,12 @@ def changes(saved: Mapping[str, Any], wanted: Settings, steps_per_epoch: int, wh
         raise OtherSettings(
             f"the run in {where} has schedule cosine, whose learning rate falls to 0 at the last step, so that a "
             "longer run would have been another one from the first step on; start that with --out"
+        )
+    scheduled = wanted.parsed_method.norm.removesuffix("-pre") == "brn"
+    if scheduled and renorm_limits(wanted, before) != renorm_limits(wanted, after):
+        raise OtherSettings(
+            f"the run in {where} has a schedule of brn that is scaled to its length, so that a longer run would have "
+            "been another one from the first step on; start that with --out"
         )
     return longer
 

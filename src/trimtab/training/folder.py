@@ -20,15 +20,28 @@ from trimtab.training.config import read_settings
 from trimtab.training.extending import CHANGEABLE, LENGTH, lengthened
 from trimtab.training.recipes import resolve
 from trimtab.training.run import ANEW, CHECKPOINT
-from trimtab.training.settings import Settings
+from trimtab.training.settings import Settings, as_it_was
 
 SETTINGS = "settings.yaml"
 TRACKING = "tracking.json"
 FILES = (CHECKPOINT, EVENTS, TRACKING, SETTINGS)
 NAMED = 4
 """So many missing settings are named; the others are counted."""
-NEWER = ("loss", "train_subset", "init_from", "fold")
-"""Settings that runs of earlier versions do not have; they were trained as their defaults say."""
+NEWER = (
+    *(
+        "loss",
+        "train_subset",
+        "init_from",
+        "fold",
+        "fixed_beta",
+        "dropout_before",
+        "activation",
+        "depth",
+        "probe_multiples",
+    ),
+    *("r_max", "d_max", "renorm_start", "renorm_r_end", "renorm_d_end"),
+)
+"""Settings that runs of earlier versions do not have; they were trained as `as_it_was` and their defaults say."""
 
 
 @contextmanager
@@ -130,7 +143,7 @@ def write_settings(folder: Path, settings: Settings) -> None:
 def holds(folder: Path, settings: Settings) -> bool:
     """Whether a folder holds a run with these settings, apart from those that may change."""
     try:
-        saved = Settings(**read_settings(folder / SETTINGS))
+        saved = Settings(**as_it_was(read_settings(folder / SETTINGS)))
         return replace(saved, **{name: getattr(settings, name) for name in CHANGEABLE}) == settings
     except ValueError:
         return False
@@ -165,7 +178,7 @@ def resumed_settings(folder: Path, given: Mapping[str, Any]) -> Settings:
 
 def _whole_settings(path: Path) -> Settings:
     """The settings of a run from its file, which must have all of them."""
-    content = read_settings(path)
+    content = as_it_was(read_settings(path))
     settings = Settings(**content)
     whole = resolve(settings)
     missing = [

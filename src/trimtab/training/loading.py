@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.data import fitted
 from trimtab.records import EVENTS, RESULTS, RUNS, Evaluated, checked, shown
 from trimtab.training import checkpoint, saved_state
 from trimtab.training.network import Interface, network
@@ -34,7 +35,7 @@ class LoadedRun:
         classes: How many; 0 in regression.
         labels: The names of the classes, where the data set has them.
         scale: `normalize` divides inputs by this, so that they are from 0 to 1,
-        mean: subtracts this, channel by channel (feature by feature, for vectors),
+        mean: subtracts this, channel by channel (feature by feature, for vectors) or pixel by pixel,
         std: and divides by this.
     """
 
@@ -66,8 +67,7 @@ class LoadedRun:
         if tuple(inputs.shape[-len(self.input_shape) :]) != self.input_shape:
             wanted = f"inputs must have the shape {self.input_shape}, or a dimension of samples before it"
             raise ValueError(f"{wanted}, not {tuple(inputs.shape)}.")
-        per_channel = (-1,) + (1,) * (len(self.input_shape) - 1)
-        mean, std = (torch.tensor(v, device=inputs.device).view(per_channel) for v in (self.mean, self.std))
+        mean, std = (fitted(torch.tensor(v, device=inputs.device), self.input_shape) for v in (self.mean, self.std))
         return inputs.float().div(self.scale).sub(mean).div(std)
 
 

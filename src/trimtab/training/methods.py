@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.nearest import nearest
-from trimtab.norms import NORMS
+from trimtab.norms import NORMS, WITHOUT_BETA, WITHOUT_GAMMA
 
 METHODS: dict[str, str] = {
     "vanilla": "the network as it is",
@@ -56,10 +56,21 @@ class Method:
         norm = self.norm.removesuffix("-pre")
         if setting == "group_size":
             return norm in ("gn", "bn4")
+        if setting in _OF_BRN:
+            return norm == "brn"
+        if setting in _OF_GAMMA or setting in _OF_STATISTICS:
+            return norm not in WITHOUT_GAMMA
+        if setting == "fixed_beta":
+            return norm not in WITHOUT_BETA
+        if setting == "dropout_before":  # without a layer of the norm there is no before and after
+            return norm not in ("none", "wn")
         return not (setting in _OF_NORMS and norm == "none") and not (setting in _OF_BNP and not self.bnp)
 
 
-_OF_NORMS = ("gamma", "fixed_gamma", "zeta", "norm_momentum", "norm_eps", "before_activation", "norm_layers")
+_OF_NORMS = ("before_activation", "norm_layers")
+_OF_GAMMA = ("gamma", "fixed_gamma", "zeta")
+_OF_STATISTICS = ("norm_momentum", "norm_eps")
+_OF_BRN = ("r_max", "d_max", "renorm_start", "renorm_r_end", "renorm_d_end")
 _OF_BNP = ("rho", "eps1", "eps2", "statistics", "spatial", "no_bias")
 
 

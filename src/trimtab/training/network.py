@@ -7,7 +7,7 @@ from torch import nn
 
 from trimtab.data import Dataset, ImageFolder, normalization
 from trimtab.networks import build
-from trimtab.norms import Norm
+from trimtab.norms import Norm, RenormLimits
 from trimtab.records import shown
 from trimtab.training.settings import Settings, resolved
 
@@ -22,7 +22,7 @@ class Interface:
         classes: As many as outputs, or 0 in regression.
         batch_size: Samples per step, on which some norms depend.
         scale: Inputs are divided by this first.
-        mean: Then this is subtracted, channel by channel (feature by feature, for vectors).
+        mean: Then this is subtracted, channel by channel (feature by feature, for vectors), or pixel by pixel.
         std: Then they are divided by this.
         labels: The names of the classes, where the data set has them.
     """
@@ -51,8 +51,9 @@ class Interface:
         numbers = (self.scale, *self.mean, *self.std)
         if not all(isinstance(x, float) and math.isfinite(x) for x in numbers) or 0 in (self.scale, *self.std):
             raise ValueError(f"inputs cannot be normalized with {numbers}")
-        if not len(self.mean) == len(self.std) == self.input_shape[0]:
-            raise ValueError(f"there must be a mean and a std for each of {self.input_shape[0]} channels")
+        channels, pixels = self.input_shape[0], math.prod(self.input_shape)
+        if len(self.mean) != len(self.std) or len(self.mean) not in (channels, pixels):
+            raise ValueError(f"there must be a mean and a std for each of {channels} channels, or of {pixels} pixels")
 
     @classmethod
     def of(cls, dataset: Dataset, settings: Settings, batch_size: int) -> "Interface":
@@ -70,18 +71,26 @@ class Interface:
         )
 
 
-def network(settings: Settings, interface: Interface) -> nn.Module:
-    """The network of some settings, its weights drawn from torch's global generator."""
+def network(settings: Settings, interface: Interface, steps: int | None = None) -> nn.Module:
+    """The network of some settings, its weights drawn from torch's global generator.
+
+    Args:
+        settings: All settings, resolved.
+        interface: What its inputs and outputs look like.
+        steps: How long it will be trained, by which the schedule of Batch Renorm is scaled; None if it will not be.
+    """
     named = Norm.parse(settings.parsed_method.norm)
     norm = replace(
         named,
         before_activation=settings.before_activation or named.before_activation,
         gamma=settings.gamma,
         fixed_gamma=settings.fixed_gamma,
+        fixed_beta=settings.fixed_beta,
         group_size=settings.group_size,
         zeta=settings.zeta,
         momentum=resolved(settings.norm_momentum),
         eps=resolved(settings.norm_eps),
+        renorm=renorm_limits(settings, steps) if named.name == "brn" else None,
     )
     return build(
         settings.network,
@@ -94,6 +103,28 @@ def network(settings: Settings, interface: Interface) -> nn.Module:
         conv_bias=settings.conv_bias,
         stem=resolved(settings.stem),
         dropout=settings.dropout,
+        dropout_before=settings.dropout_before,
         sigma_w2=settings.sigma_w2,
         sigma_b2=settings.sigma_b2,
+        activation=settings.activation,
+        depth=settings.depth,
+    )
+
+
+def renorm_limits(settings: Settings, steps: int | None) -> RenormLimits:
+    """Batch Renorm's limits in a run of so many steps; None is a long one.
+
+    A part of the schedule that is not set gives way to what is set: it begins no later, and ends no earlier.
+    """
+    limits = RenormLimits(r_max=settings.r_max, d_max=settings.d_max)
+    if steps is not None:
+        limits = limits.scaled(steps)
+    start, r_end, d_end = settings.renorm_start, settings.renorm_r_end, settings.renorm_d_end
+    if start is None:
+        start = min([limits.warmup, *(end for end in (r_end, d_end) if end is not None)])
+    return replace(
+        limits,
+        warmup=start,
+        r_steps=max(limits.r_steps, start) if r_end is None else r_end,
+        d_steps=max(limits.d_steps, start) if d_end is None else d_end,
     )

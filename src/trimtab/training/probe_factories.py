@@ -181,7 +181,9 @@ def _norm_layers(session: "Session") -> list[str]:
 
 
 def _multiples(session: "Session") -> tuple[float, ...]:
-    """How far the landscape paper looks along the gradient, in steps: in deep linear networks further (App. A)."""
+    """How far to look along the gradient, in steps; the landscape paper: in deep linear networks further (App. A)."""
     from trimtab.probes.landscape import DLN_MULTIPLES, VGG_MULTIPLES
 
+    if session.settings.probe_multiples is not None:
+        return session.settings.probe_multiples
     return DLN_MULTIPLES if session.settings.network == "dln25" else VGG_MULTIPLES

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.records import Evaluated, checked, shown
 from trimtab.training.session import Session
-from trimtab.training.settings import Settings, from_mapping
+from trimtab.training.settings import Settings, as_it_was, from_mapping
 
 ROUNDING = 1e-5
 """Means and deviations of data may be computed on another machine than they were."""
@@ -24,7 +24,7 @@ def saved_settings(state: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: If there are none.
     """
     saved = _typed(state, "settings", dict, "a dictionary")
-    return asdict(Settings(**from_mapping(saved, where="its settings")))
+    return asdict(Settings(**as_it_was(from_mapping(saved, where="its settings"))))
 
 
 def check(state: Mapping[str, Any], session: Session) -> None:

@@ -98,7 +98,9 @@ class Session:
         set_precision(settings, device)
         torch.manual_seed(settings.seed)
         self.interface = Interface.of(self.dataset, settings, self.batch_size)
-        self.model = network(settings, self.interface).to(device)
+        self.steps_per_epoch = len(train) // self.batch_size
+        self.total = settings.steps or resolved(settings.epochs) * self.steps_per_epoch
+        self.model = network(settings, self.interface, self.total).to(device)
         if processes.several:
             allow_shares(self.model, settings.method, processes.shares(self.batch_size))
             processes.seed(settings.seed)
@@ -121,8 +123,6 @@ class Session:
         )
         self._batches = BatchStream(training_batches, generator, self._memory_format)
         self.step = 0
-        self.steps_per_epoch = len(training_batches)
-        self.total = settings.steps or resolved(settings.epochs) * self.steps_per_epoch
         self.schedule = build_schedule(settings, self.total, self.steps_per_epoch)
         if any(step >= self.total for step in settings.probe_at):
             raise NoSuchStep(max(settings.probe_at), self.total)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from trimtab.data import DATASETS
 from trimtab.nearest import nearest
-from trimtab.networks import INITS, NETWORKS
+from trimtab.networks import ACTIVATIONS, INITS, NETWORKS
 from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.records import RENAMED_SETTINGS, shown
 from trimtab.renamed import renamed_options
@@ -64,8 +64,8 @@ class Settings:
     warmup_from: float | None = _setting(None, "learning rate the warm-up begins with", _SCHEDULE)
     warmup_linear: bool | None = _setting(None, "a warm-up that rises, or stays and then jumps", _SCHEDULE)
 
-    normalize: Literal["unit", "standard"] | None = _setting(
-        None, "inputs in [0, 1], or of mean 0 and variance 1", _INPUTS
+    normalize: Literal["unit", "standard", "pixel"] | None = _setting(
+        None, "inputs in [0, 1], or of mean 0 and variance 1 in each channel, or in each pixel", _INPUTS
     )
     augment: bool | None = _setting(None, "pad, crop and flip the training images", _INPUTS)
     validation: int = _setting(0, "training samples set aside for validation", _INPUTS)
@@ -80,13 +80,30 @@ class Settings:
     norm_momentum: float | None = _setting(None, "share of the new value in the norm's running averages", _NORM)
     norm_eps: float | None = _setting(None, "added to the norm's variance", _NORM)
     fixed_gamma: bool = _setting(False, "gamma stays as it is", _NORM)
+    fixed_beta: bool = _setting(False, "beta stays at 0", _NORM)
     zeta: float = _setting(0.0, "explicit decay zeta times the sum of gamma squared", _NORM)
     dropout: float = _setting(0.0, "after each norm, where the network has it", _NORM)
+    dropout_before: bool = _setting(False, "dropout before each norm instead", _NORM)
+    r_max: float = _setting(3.0, "limit of brn's factor r, when it is reached", _NORM)
+    d_max: float = _setting(5.0, "limit of brn's shift d, when it is reached", _NORM)
+    renorm_start: int | None = _setting(
+        None, "steps for which brn is BatchNorm", _NORM, unset="a 32nd of the run, at most 5000"
+    )
+    renorm_r_end: int | None = _setting(
+        None, "step at which brn has r_max", _NORM, unset="a quarter of the run, at most 40000"
+    )
+    renorm_d_end: int | None = _setting(
+        None, "step at which brn has d_max", _NORM, unset="5/32 of the run, at most 25000"
+    )
 
     init_from: str | None = _setting(
         None, "folder of a run, or an exported file, whose weights this run begins with", _INIT, unset="drawn anew"
     )
     fold: bool = _setting(False, "fold the BatchNorm of that run into its weights first", _INIT)
+    activation: str | None = _setting(None, "activation function", _INIT, unset="relu; none in dln25")
+    depth: int | None = _setting(
+        None, "layers of deep-mlp, mf-mlp and small-mlp, the output too", _INIT, unset="25, 4 and 4"
+    )
     init: str | None = _setting(None, "initialization of the weights", _INIT, unset="the network's own")
     init_scale: float | None = _setting(None, "times the initial weights", _INIT)
     conv_bias: bool | None = _setting(
@@ -125,6 +142,9 @@ class Settings:
     probe: tuple[str, ...] = _setting((), "what to measure along the way", _PROBES)
     probe_every: int = _setting(64, "steps between two measurements", _PROBES)
     probe_at: tuple[int, ...] = _setting((), "measure at these steps instead", _PROBES)
+    probe_multiples: tuple[float, ...] | None = _setting(
+        None, "multiples of the step at which landscape and random look", _PROBES, unset="those of the landscape paper"
+    )
 
     def __post_init__(self) -> None:
         """Refuse invalid numbers; the error names the setting."""
@@ -139,6 +159,10 @@ class Settings:
             raise ValueError("nesterov needs a momentum; give --momentum")
         if self.fold and self.init_from is None:
             raise ValueError("fold is for the BatchNorm of another run; say which one with --init-from")
+        for name in ("renorm_r_end", "renorm_d_end"):
+            end = getattr(self, name)
+            if end is not None and self.renorm_start is not None and end < self.renorm_start:
+                raise ValueError(f"{name} is {end}, before renorm_start, {self.renorm_start}; take a later step")
         expand_probe_names(self.probe)
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
@@ -163,12 +187,20 @@ class Settings:
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "steps", "log_every", "evaluate_every", "evaluations", "probe_every"), lambda n: n >= 1, "1 or more"),
     (("group_size",), lambda n: n >= 1, "1 or more"),
+    (("depth",), lambda n: n >= 2, "2 or more"),
+    (("renorm_start", "renorm_r_end", "renorm_d_end"), lambda n: n >= 0, "0 or more"),
+    (("r_max",), lambda x: 1 <= x < math.inf, "a finite number, 1 or larger"),
     (("probe_at",), lambda steps: all(n >= 0 for n in steps), "steps counted from 0"),
+    (
+        ("probe_multiples",),
+        lambda several: several and all(x != 0 and math.isfinite(x) for x in several),
+        "finite numbers other than 0",
+    ),
     (("milestones",), lambda epochs: all(n >= 0 for n in epochs), "epochs, 0 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed", "train_subset"), lambda n: n >= 0, "0 or more"),
     (("lr", "warmup_from"), lambda x: 0 <= x <= 1e30, "from 0 to 1e30"),
     (
-        ("weight_decay", "zeta", "norm_eps", "sigma_b2", "eps1", "eps2"),
+        ("weight_decay", "zeta", "norm_eps", "sigma_b2", "eps1", "eps2", "d_max"),
         lambda x: 0 <= x < math.inf,
         "a finite number, 0 or larger",
     ),
@@ -202,6 +234,14 @@ def from_mapping(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"{where}: {name}: {error}") from None
     return checked
+
+
+def as_it_was(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that was saved, with what an earlier version did where it had no setting for it."""
+    earlier = dict(saved)
+    if "renorm_start" not in saved and Method.parse(saved.get("method", "bnp")).norm.removesuffix("-pre") == "brn":
+        earlier |= {"renorm_start": 5_000, "renorm_r_end": 40_000, "renorm_d_end": 25_000}  # whatever the length
+    return earlier
 
 
 def convert(value: Any, hint: Any) -> Any:
@@ -282,6 +322,7 @@ def setting_infos() -> list[SettingInfo]:
     """All settings, in order."""
     hints = {name: _without_none(hint) for name, hint in get_type_hints(Settings).items()}
     named = {"data": DATASETS, "network": NETWORKS, "method": METHODS, "init": INITS, "probe": (*PROBES, "all")}
+    named["activation"] = ACTIVATIONS
     return [
         SettingInfo(
             f.name,

@@ -1,5 +1,7 @@
 """The Hessian of one output unit, from the layer's inputs: bnp Props. 2, 9 and 10, Theorem 3, Lemma 8."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -41,6 +43,24 @@ def preconditioned_hessian(hessian: ArrayLike, inputs: ArrayLike, curvature: Arr
     terms = parts.augmented @ np.abs(change)  # what cancels where a mean is large beside its σ
     scale = float(((terms.T**2) @ np.abs(weights)).max())
     return Sides(left, (parts.normalized.T * weights) @ parts.normalized, "==", scale)
+
+
+def normalized_input(inputs: ArrayLike, by: Literal["channel", "pixel"]) -> Array:
+    """The input of a convolution less its means, divided by its deviations; what does not vary becomes 0.
+
+    By channel, over samples and positions, is what the Hessian of a convolution asks for and BatchNorm does; by pixel,
+    over samples alone, is what BatchNorm does to a dense layer (bnp, end of Sec. 4).
+
+    Args:
+        inputs: (N, c, r, s).
+        by: Over what means and deviations are taken.
+    """
+    values = array(inputs, "inputs", 4)
+    if by not in ("channel", "pixel"):
+        raise ValueError(f"by must be 'channel' or 'pixel', not {by!r}.")
+    over = (0, 2, 3) if by == "channel" else (0,)
+    deviation = values.std(over, keepdims=True)
+    return np.asarray((values - values.mean(over, keepdims=True)) / np.where(deviation > 0, deviation, 1.0))
 
 
 def unfold(inputs: ArrayLike, kernel: int) -> Array:

@@ -15,7 +15,7 @@ from trimtab.records import whole_file
 from trimtab.training.building import batch_size_of, split_data
 from trimtab.training.network import Interface, network
 from trimtab.training.recipes import resolve
-from trimtab.training.settings import LIMIT, Settings
+from trimtab.training.settings import LIMIT, Settings, as_it_was
 from trimtab.training.sweep.axes import Axis
 from trimtab.training.sweep.memory import networks_at_once
 from trimtab.training.sweep.stack import OF_ONE_NETWORK
@@ -222,13 +222,21 @@ class Plan:
     def read(cls, folder: Path) -> "Plan | None":
         """The plan in a folder; None if there is none that can be read."""
         try:
-            plan = cls(**json.loads((folder / PLAN).read_bytes()))
-        except (OSError, ValueError, TypeError, RecursionError):
+            content = json.loads((folder / PLAN).read_bytes())
+            content["definition"]["settings"] = _of_now(content["definition"]["settings"])
+            plan = cls(**content)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         if plan.engine not in ("stacked", "separate") or not isinstance(plan.stacks, list):
             return None
         members = [n for stack in plan.stacks for n in (stack if isinstance(stack, list) and stack else [None])]
         return plan if all(type(n) is int for n in members) else None
+
+
+def _of_now(saved: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a sweep that was begun, with the defaults of those that there were not yet."""
+    usual: dict[str, Any] = json.loads(json.dumps(asdict(Settings())))
+    return {**usual, **as_it_was(saved)}
 
 
 def definition(grid: Grid) -> dict[str, Any]:

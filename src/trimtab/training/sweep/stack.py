@@ -71,7 +71,9 @@ class Stack:
         size = batch_size_of(common, len(train))
         set_precision(common, device)
         interface = Interface.of(dataset, common, size)
-        models = _draw(self.settings, interface)
+        per_epoch = len(train) // size
+        self.step, self.total = 0, common.steps or resolved(common.epochs) * per_epoch
+        models = _draw(self.settings, interface, self.total)
         decayed, _ = split_by_decay(models[0], resolved(common.decay_on))
         gammas = trained_gammas(models[0])
         self._gammas = [name for name, p in models[0].named_parameters() if any(p is gamma for gamma in gammas)]
@@ -94,8 +96,6 @@ class Stack:
         self._seeds = sorted({s.seed for s in self.settings})
         self._streams = [_stream(train, size, seed, augment=resolved(common.augment), **how) for seed in self._seeds]
         self._held_out = held_out, how
-        per_epoch = len(train) // size
-        self.step, self.total = 0, common.steps or resolved(common.epochs) * per_epoch
         self._schedules = [build_schedule(s, self.total, per_epoch) for s in self.settings]
         self._varies = common.schedule != "constant" or any(schedule.warmup for schedule in self._schedules)
         self._mode = choose_step_mode(common.step_mode, device, self.total, probes=False)
@@ -260,7 +260,7 @@ def _lost(total: int) -> StackedOutcome:
     return StackedOutcome(None, None, total)
 
 
-def _draw(settings: Sequence[Settings], interface: Interface) -> list[nn.Module]:
+def _draw(settings: Sequence[Settings], interface: Interface, steps: int) -> list[nn.Module]:
     """The initial networks, each drawn once for all that begin with the same one."""
     drawn: dict[Settings, nn.Module] = {}
     usual = {name: getattr(settings[0], name) for name in OF_TRAINING}
@@ -270,7 +270,7 @@ def _draw(settings: Sequence[Settings], interface: Interface) -> list[nn.Module]
         if key not in drawn:
             with torch.random.fork_rng([]):
                 torch.manual_seed(one.seed)
-                drawn[key] = network(one, interface)
+                drawn[key] = network(one, interface, steps)
         models.append(drawn[key])
     return models
 

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from trimtab.networks.activations import MODULES
+
 # They do the same to each number, so that a dimension more makes no difference.
-_ELEMENTWISE = (nn.ReLU, nn.Identity)
+_ELEMENTWISE = MODULES
 
 Observe = Callable[[str, Tensor], None]
 """Called with the name of a dense layer and its input, (networks, samples, features)."""
