@@ -249,8 +249,21 @@ def test_a_model_that_draws_random_numbers_gives_the_same_number_and_that_is_sai
     assert found[0].lambda_max == found[1].lambda_max and "random numbers" in found[0].unseen[0]
 
 
+class Once(torch.autograd.Function):
+    """An operation with neither a second derivative nor a forward mode."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context: Any, slope: Tensor) -> Tensor:
+        return slope.clone()
+
+
 class Twice(nn.Module):
-    """An operation that has no second derivative, or attention, which has one if it is computed by plain operations."""
+    """An operation that can be differentiated only once, or attention, if it is computed by plain operations."""
 
     def __init__(self, attention: bool) -> None:
         super().__init__()
@@ -261,7 +274,7 @@ class Twice(nn.Module):
         if self.attention:
             tokens = h.view(-1, 1, 2, 4)
             return self.last(nn.functional.scaled_dot_product_attention(tokens, tokens, tokens).flatten(1))  # type: ignore[no-any-return]
-        return self.last(nn.functional.hardsigmoid(h))  # type: ignore[no-any-return]
+        return self.last(Once.apply(h))  # type: ignore[no-any-return]
 
 
 def test_attention_is_drawn_and_measured() -> None:
@@ -271,7 +284,7 @@ def test_attention_is_drawn_and_measured() -> None:
     assert predict(model, (8,), measure=True).lambda_max > 0
 
 
-def test_an_operation_without_a_second_derivative_is_left_to_the_formulas() -> None:
+def test_an_operation_that_can_be_differentiated_only_once_is_left_to_the_formulas() -> None:
     model = Twice(attention=False)
     found = predict(model, (8,))
     assert found.drawn is None and found.lambda_max == found.predicted

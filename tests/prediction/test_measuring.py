@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 
 from trimtab.prediction import measure_lambda_max
+from trimtab.prediction.losses import hessian_product, hessian_root
+from trimtab.prediction.measuring import BatchedGaussNewton
+from trimtab.probes.isolation import IsolatedModel
 
 
 def dense_lambda_max(
@@ -117,3 +120,92 @@ def test_against_the_dense_matrix(name: str, loss: Any, mode: Any, size: int | N
     expected = dense_lambda_max(model, x[order].double(), target[order], formula, mode=mode, size=size, one=one)
     assert found.lambda_max == pytest.approx(expected, rel=0.03)
     assert found.samples == 12 and found.batch_size == (size or 12) and found.converged and not found.note
+
+
+class WithoutGradient(nn.Module):
+    """Scales by something that no gradient passes through, though forward mode would differentiate it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = 1 / x.square().mean(1, keepdim=True).sqrt()
+        return x * scale
+
+
+class Cube(torch.autograd.Function):
+    """An operation of a user's, which has second derivatives and no forward mode."""
+
+    generate_vmap_rule = True  # for the dense matrix
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(context: Any, inputs: Any, output: Any) -> None:
+        context.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(context: Any, slope: Tensor) -> Tensor:
+        (x,) = context.saved_tensors
+        return 3 * x**2 * slope
+
+
+class Cubed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Cube.apply(x)  # type: ignore[no-any-return]
+
+
+SPECIAL: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "hardsigmoid, which has no second derivative": (nn.Hardsigmoid, True),
+    "groups": (lambda: nn.Sequential(nn.Unflatten(1, (9, 1)), nn.Conv1d(9, 9, 1, groups=9), nn.Flatten()), True),
+    "a part under no_grad": (WithoutGradient, False),
+    "no forward mode": (Cubed, False),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("loss", ["squared", huber])  # over outputs, and over parameters
+@pytest.mark.parametrize("size", [None, 6])
+def test_products_in_forward_mode_where_that_is_right(name: str, loss: Any, size: int | None) -> None:
+    torch.manual_seed(0)
+    layer, in_forward_mode = SPECIAL[name]
+    model = nn.Sequential(nn.Linear(5, 9), layer(), nn.Linear(9, 3))
+    x, y = torch.randn(12, 5) + 0.5, torch.randn(12, 3)
+    isolated = IsolatedModel(model, dropout=False)
+    parts = list(zip(x.split(size or 12), y.split(size or 12), strict=True))
+    matrix = BatchedGaussNewton(isolated, parts, loss, "all")
+    found = float(matrix.largest().values[-1])
+    assert matrix.derivative.in_forward_mode is in_forward_mode
+    formula = squared if loss == "squared" else loss
+    expected = dense_lambda_max(model, x.double(), y.double(), formula, mode="batch", size=size)
+    assert found == pytest.approx(expected, rel=0.03)
+
+
+def test_a_product_is_one_forward_and_one_backward() -> None:
+    torch.manual_seed(0)
+    model, calls = MODELS["dense bn"](), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    matrix = BatchedGaussNewton(IsolatedModel(model, dropout=False), [(torch.randn(12, 5), None)], "squared", "all")
+    assert len(calls) == 0 and matrix.largest().products + 1 == len(calls)
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2)])
+def test_the_root_of_the_second_derivative(loss: Any, shape: tuple[int, ...]) -> None:
+    outputs = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    units = torch.eye(outputs.numel(), dtype=torch.double)
+    roots = hessian_root(loss, outputs)
+    assert roots is not None and hessian_root(huber, outputs) is None
+    root, transposed, whole = (
+        torch.stack([product(unit.view(shape)).flatten() for unit in units], 1)
+        for product in (*roots, hessian_product(loss, outputs, None))
+    )
+    assert torch.allclose(root.T, transposed) and torch.allclose(root @ root.T, whole)
+
+
+def test_a_loss_without_curvature() -> None:
+    """A distribution that is one class, exactly: H is zero."""
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.bias.copy_(torch.tensor([0.0, 1e4]))
+    assert measure_lambda_max(model, torch.randn(5, 3), loss="cross_entropy").lambda_max == 0

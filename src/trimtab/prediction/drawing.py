@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs
-from trimtab.prediction.measuring import Batch, BatchedGaussNewton, largest_eigenvalue
+from trimtab.prediction.measuring import BatchedGaussNewton
+from trimtab.prediction.products import Batch
 from trimtab.prediction.shuffling import Shuffle
 from trimtab.probes.isolation import IsolatedModel
 
@@ -109,7 +110,7 @@ def draw_networks(
             if count:
                 batches: list[Batch] = [(part, None) for part in x[:count].split(min(batch, count))]
                 matrix = BatchedGaussNewton(isolated, batches, loss, outputs, point)
-                values.append(float(largest_eigenvalue(matrix).values[-1]))
+                values.append(float(matrix.largest().values[-1]))
 
     def draw_all() -> None:
         for _ in range(MIN_DRAWS):

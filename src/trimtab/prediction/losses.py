@@ -1,5 +1,6 @@
 """The losses that a learning rate can be for, by their second derivative with respect to the outputs."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ Loss = Literal["squared", "cross_entropy"] | Callable[[Tensor, Any], Tensor]
 """`squared`: the mean over samples of ½‖f − y‖². `cross_entropy`: that of torch. Or a function of outputs and targets
 that returns a mean over samples."""
 Outputs = Literal["all", "one"]
+Product = Callable[[Tensor], Tensor]
 NAMES = ("squared", "cross_entropy")
 
 
@@ -49,3 +51,19 @@ def hessian_product(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tens
         return lambda h: product(h.movedim(1, -1)).movedim(-1, 1)
     assert callable(loss)
     return criterion_hessian(outputs, loss, targets)
+
+
+def hessian_root(loss: Loss, outputs: Tensor) -> tuple[Product, Product] | None:
+    """The products with R and Rᵀ, RRᵀ being the second derivative of a loss; None for a function, of unknown sign."""
+    if loss == "squared":
+        scale = math.sqrt(len(outputs))
+        return (lambda h: h / scale), (lambda h: h / scale)
+    if loss != "cross_entropy":
+        return None
+    # R = diag(√p) − p√pᵀ, since RRᵀ = diag(p) − 2ppᵀ + p(√pᵀ√p)pᵀ = diag(p) − ppᵀ.
+    p = outputs.detach().softmax(1)
+    root, scale = p.sqrt(), math.sqrt(p[:, 0].numel())
+    return (
+        lambda h: (root * h - p * (root * h).sum(1, keepdim=True)) / scale,
+        lambda h: root * (h - (p * h).sum(1, keepdim=True)) / scale,
+    )

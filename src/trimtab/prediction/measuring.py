@@ -6,7 +6,7 @@ that of the loss, twice, with respect to the outputs. It is never formed: Lanczo
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from trimtab import _torch
 from trimtab.norms.statistics import Statistics
-from trimtab.prediction.losses import Loss, Outputs, check_loss, hessian_product
+from trimtab.prediction.losses import Loss, Outputs, Product, check_loss, hessian_product, hessian_root
+from trimtab.prediction.products import Batch, OutputDerivative
 from trimtab.probes.isolation import IsolatedModel, Point
-from trimtab.probes.result import CannotMeasure
-from trimtab.probes.spectrum.lanczos import Ritz, extremes
-from trimtab.probes.spectrum.operators import Curvature, GaussNewton
-from trimtab.probes.spectrum.second_derivatives import twice_differentiable
+from trimtab.probes.spectrum.basis import norm, products
+from trimtab.probes.spectrum.lanczos import Ritz, extremes, gaussian, signs
 
 TOLERANCE = 0.02
 MAX_PRODUCTS = 40
@@ -29,8 +28,6 @@ SECONDS, BYTES = 60.0, 4 << 30
 _EXPECTED_PRODUCTS = 8
 _COPIES = 3  # of what a forward keeps, in the graph of a derivative of a derivative
 _TRIED = (2, 12)  # samples, to see what they take
-
-Batch = tuple[Tensor, Any]
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,13 @@ class Measurement:
     note: str = ""
 
 
-class BatchedGaussNewton(Curvature):
-    """The mean of the Gauss–Newton matrices of several batches, each by its share of the samples.
+class BatchedGaussNewton:
+    """The mean of the Gauss–Newton matrices JᵀHJ of several batches, each by its share of the samples.
+
+    If H = RRᵀ, its eigenvalues are those of RᵀJJᵀR, which has a row for each output. That matrix is taken where it is
+    the smaller one: Lanczos' vectors cost nothing then, and have no part that J cannot see.
+
+    To be used within a run of the isolated model.
 
     Args:
         isolated: The model.
@@ -66,6 +68,7 @@ class BatchedGaussNewton(Curvature):
 
     Attributes:
         isolated: The model.
+        derivative: J.
     """
 
     def __init__(
@@ -76,47 +79,116 @@ class BatchedGaussNewton(Curvature):
         outputs: Outputs,
         point: Point | None = None,
     ) -> None:
-        super().__init__(isolated.leaves(point))
         self.isolated = isolated
-        self._batches, self._loss, self._which = batches, loss, outputs
-        self._samples = sum(len(x) for x, _ in batches)
-        self._only: GaussNewton | None = None  # its graph stays; those of several batches would not fit
+        self.derivative = OutputDerivative(isolated, batches, lambda values: _selected(values, loss, outputs), point)
+        self._loss = loss
+        samples = sum(len(x) for x, _ in batches)
+        self._shares = [len(x) / samples for x, _ in batches]
 
-    def block(self, names: Iterable[str]) -> "Curvature":
-        """Blocks are not needed here."""
-        raise NotImplementedError
+    def largest(self, max_products: int = MAX_PRODUCTS) -> Ritz:
+        """The largest eigenvalue, within 2 %, as the last of the values."""
+        return self.isolated.run(lambda: self._largest(max_products), self.derivative.leaves)
 
-    def _times(self, vector: list[Tensor]) -> list[Tensor]:
-        return self.isolated.run(lambda: self._sum(lambda matrix: matrix._times(vector)), self.leaves)
+    def _largest(self, max_products: int) -> Ritz:
+        noise = torch.Generator().manual_seed(0)
+        values = self.derivative.outputs()
+        guess = [_guess(each, noise) for each in values]
+        rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, self.derivative.leaves.values()))
+        roots = [root for each in values if (root := hessian_root(self._loss, each)) is not None]
+        by_outputs = rows <= columns and len(roots) == len(values)
+        product, start = self._of_outputs(roots, guess) if by_outputs else self._of_parameters(values, guess)
+        if not norm(start) > 0:
+            start = gaussian(start, noise)
+        return extremes(
+            product,
+            start,
+            tolerance=TOLERANCE,
+            max_products=max_products,
+            max_vectors=16,
+            min_products=3,
+            stop_when_stable=True,
+            noise=noise,
+        )
 
-    def _gradient(self, noise: torch.Generator) -> list[Tensor]:
-        return self.isolated.run(lambda: self._sum(lambda matrix: matrix._gradient(noise)), self.leaves)
+    def _of_outputs(self, roots: Sequence[tuple[Product, Product]], guess: Sequence[Tensor]) -> tuple[Product, Tensor]:
+        """The product with RᵀJJᵀR, and a vector to begin with."""
+        scales = [share**0.5 for share in self._shares]
 
-    def _sum(self, part: Callable[[GaussNewton], list[Tensor]]) -> list[Tensor]:
-        total = [torch.zeros_like(leaf) for leaf in self.leaves.values()]
-        for x, y in self._batches:
-            self.isolated.rewind()
-            with twice_differentiable():
-                matrix = self._only or self._matrix(x, y)
-                parts = part(matrix)
-            for into, one in zip(total, parts, strict=True):
-                into.add_(one, alpha=len(x) / self._samples)
-            if len(self._batches) == 1:
-                self._only = matrix
-        return total
+        def product(vector: Tensor) -> Tensor:
+            parts = zip(roots, scales, _split(vector, guess), strict=True)
+            u = [root(part) * scale for (root, _), scale, part in parts]
+            gradient = self.derivative.transposed(u)
+            moved = self.derivative.times(gradient)
+            square = _dot(gradient, gradient)
+            if not self.derivative.agrees(_dot(u, moved), square, square):
+                moved = self.derivative.times(gradient)
+            return transposed(moved)
 
-    def _matrix(self, x: Tensor, y: Any) -> GaussNewton:
-        values = self.isolated.model(x)
-        if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
-            raise ValueError("The model must return one tensor with a row for each sample.")
-        values = values.unsqueeze(1) if values.ndim == 1 else values
-        if self._loss == "cross_entropy" and values.shape[1] < 2:
-            raise ValueError("loss='cross_entropy' is constant for a model with one output; give a loss of your own.")
-        if not values.requires_grad:
-            raise CannotMeasure("No gradient reaches the outputs of the model: its forward ends in detach or no_grad.")
-        if self._which == "one":
-            values = values.flatten(1)[:, :1]
-        return GaussNewton(values, self.leaves, hessian_product(self._loss, values, y))
+        def transposed(tensors: Sequence[Tensor]) -> Tensor:
+            parts = zip(roots, scales, tensors, guess, strict=True)
+            return _flat([root(one.to(like)) * scale for (_, root), scale, one, like in parts])
+
+        return product, transposed(guess)
+
+    def _of_parameters(self, values: Sequence[Tensor], guess: Sequence[Tensor]) -> tuple[Product, Tensor]:
+        """The product with JᵀHJ, and a vector to begin with."""
+        targets = [y for _, y in self.derivative.batches]
+        hessians = [hessian_product(self._loss, each, y) for each, y in zip(values, targets, strict=True)]
+        leaves = list(self.derivative.leaves.values())
+
+        def product(vector: Tensor) -> Tensor:
+            along = [part.to(leaf) for part, leaf in zip(_split(vector, leaves), leaves, strict=True)]
+            moved = self.derivative.times(along)
+            u = curved(moved)
+            gradient = self.derivative.transposed(u)
+            scale = (_dot(u, u) * _dot(moved, moved)) ** 0.5
+            if not self.derivative.agrees(_dot(u, moved), _dot(gradient, along), scale):
+                gradient = self.derivative.transposed(curved(self.derivative.times(along)))
+            return _flat(gradient)
+
+        def curved(tensors: Sequence[Tensor]) -> list[Tensor]:
+            parts = zip(hessians, self._shares, tensors, values, strict=True)
+            return [hessian(one.to(like)) * share for hessian, share, one, like in parts]
+
+        return product, _flat(self.derivative.transposed(curved(guess)))
+
+
+def _selected(values: Tensor, loss: Loss, outputs: Outputs) -> Tensor:
+    """The outputs that count.
+
+    Raises:
+        ValueError: If the loss says nothing about so few.
+    """
+    if loss == "cross_entropy" and values.shape[1] < 2:
+        raise ValueError("loss='cross_entropy' is constant for a model with one output; give a loss of your own.")
+    return values.flatten(1)[:, :1] if outputs == "one" else values
+
+
+def _guess(outputs: Tensor, noise: torch.Generator) -> Tensor:
+    """A vector over outputs near the largest eigenvalue: mostly the same for all samples, which have much in common."""
+    like = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    common = signs(like[0], noise).view_as(like[0])
+    return common + 0.3 * gaussian(like, noise).view_as(like)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All entries as one vector, in float32 at least."""
+    kind = torch.float32
+    for tensor in tensors:
+        kind = torch.promote_types(kind, tensor.dtype)
+    return torch.cat([tensor.flatten().to(kind) for tensor in tensors])
+
+
+def _split(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The inverse of `_flat`, but for the type of the entries."""
+    parts = vector.split([tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
+
+
+def _dot(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+    """The scalar product."""
+    pairs = zip(first, second, strict=True)
+    return math.fsum(float(products(a.reshape(1, -1).float(), b.flatten().float())) for a, b in pairs)
 
 
 def measure_lambda_max(
@@ -158,25 +230,8 @@ def measure_lambda_max(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:count].to(inputs.device)
     whole = [part for part in order.split(size) if len(part) == size]  # a smaller last one would be another matrix
     batches = [(inputs[part], None if targets is None else targets[part]) for part in whole]
-    ritz = largest_eigenvalue(BatchedGaussNewton(isolated, batches, loss, outputs))
+    ritz = BatchedGaussNewton(isolated, batches, loss, outputs).largest()
     return Measurement(float(ritz.values[-1]), size * len(batches), size, ritz.products, ritz.converged, note)
-
-
-def largest_eigenvalue(matrix: BatchedGaussNewton) -> Ritz:
-    """The largest eigenvalue of a matrix, within 2 %, as the last of the values."""
-    noise = torch.Generator().manual_seed(0)
-    return matrix.isolated.run(
-        lambda: extremes(
-            matrix.times,
-            matrix.start(noise),
-            tolerance=TOLERANCE,
-            max_products=MAX_PRODUCTS,
-            max_vectors=16,
-            min_products=3,
-            stop_when_stable=True,
-            noise=noise,
-        )
-    )
 
 
 def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:
@@ -212,14 +267,21 @@ def _affordable(
     memory: float,
 ) -> tuple[int, int, str]:
     """How many samples to take, in batches of which size, and why fewer than asked for if so."""
-    few, more = (
-        _cost(isolated, inputs[:count], None if targets is None else targets[:count], loss, outputs)
-        for count in (min(_TRIED[0], size), min(_TRIED[1], size))
-    )
-    slope = max(more[0] - few[0], 0.0) / max(min(_TRIED[1], size) - min(_TRIED[0], size), 1)
+    tried = [min(count, size) for count in _TRIED]
+
+    def cost(count: int) -> tuple[float, float]:
+        return _cost(isolated, inputs[:count], None if targets is None else targets[:count], loss, outputs)
+
+    more = cost(tried[1])
+    whole = len(inputs) // size * size
+    # The first product takes longer than those that follow: if it is short enough, nothing else has to be tried.
+    if more[0] * whole / tried[1] <= seconds / _EXPECTED_PRODUCTS and _COPIES * more[1] * size / tried[1] <= memory:
+        return whole, size, ""
+    few, more = min(cost(tried[0]), cost(tried[0])), cost(tried[1])
+    slope = max(more[0] - few[0], 0.0) / max(tried[1] - tried[0], 1)
     rest = max(seconds / _EXPECTED_PRODUCTS - few[0], 0.0)  # which what does not depend on the samples leaves
     by_time = max(2, int(min(rest / slope, len(inputs)))) if slope > 0 and rest > 0 else len(inputs) if rest > 0 else 2
-    by_memory = max(2, int(memory / (_COPIES * max(more[1] / min(_TRIED[1], size), 1))))
+    by_memory = max(2, int(memory / (_COPIES * max(more[1] / tried[1], 1))))
     new_size = min(size, by_memory, by_time)
     count = min(len(inputs) // new_size * new_size, max(by_time // new_size, 1) * new_size)
     if new_size == size and count >= len(inputs) // size * size:
@@ -245,13 +307,11 @@ def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, out
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    nothing = torch.zeros(matrix.size, device=inputs.device)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        matrix.times(nothing)
     begin = time.perf_counter()
-    matrix.times(nothing)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        matrix.largest(max_products=1)
     seconds = time.perf_counter() - begin
-    own = {leaf.untyped_storage().data_ptr() for leaf in matrix.leaves.values()}
+    own = {leaf.untyped_storage().data_ptr() for leaf in matrix.derivative.leaves.values()}
     return seconds, float(sum(number for place, number in kept.items() if place not in own))
 
 

@@ -4,7 +4,7 @@ All products use the graph of one forward and one gradient, which is in memory a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -189,7 +189,7 @@ class GaussNewton(Curvature):
         self.products += count
         units = torch.eye(count, dtype=self._outputs.dtype, device=self._outputs.device)
         rows = [self._vjp(unit.view_as(self._outputs)) for unit in units]
-        gram = torch.stack([self._jvp(row).flatten() for row in rows]).double().cpu()
+        gram = torch.stack([self.times_jacobian(row).flatten() for row in rows]).double().cpu()
         outer = torch.stack([self._inner(unit.view_as(self._outputs)).flatten() for unit in units]).double().cpu()
         values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
         root = vectors * values.clamp(min=0).sqrt()
@@ -197,9 +197,10 @@ class GaussNewton(Curvature):
         return torch.cat([some, some.new_zeros(self.size - count)]).sort().values
 
     def _times(self, vector: list[Tensor]) -> list[Tensor]:
-        return self._vjp(self._inner(self._jvp(vector)))
+        return self._vjp(self._inner(self.times_jacobian(vector)))
 
-    def _jvp(self, vector: list[Tensor]) -> Tensor:
+    def times_jacobian(self, vector: Sequence[Tensor]) -> Tensor:
+        """Jv, of one tensor for each parameter."""
         (result,) = _weighted_gradient(self._pulled.values(), [self._u], vector)
         return result
 

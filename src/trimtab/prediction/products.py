@@ -1,0 +1,130 @@
+"""Products with the derivative J of a model's outputs with respect to its parameters, on several batches.
+
+Jᵀu is a backward. Jv is a forward with derivatives carried along (forward mode). Where an operation of the model cannot
+do that, Jv is the derivative of Jᵀu with respect to u, which takes more time and memory and second derivatives.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.autograd.forward_ad as forward_mode
+from torch import Tensor
+
+from trimtab import _torch
+from trimtab.probes.isolation import IsolatedModel, Point
+from trimtab.probes.result import CannotMeasure
+from trimtab.probes.spectrum.operators import GaussNewton
+from trimtab.probes.spectrum.second_derivatives import check_finite, twice_differentiable
+
+T = TypeVar("T")
+Batch = tuple[Tensor, Any]
+Select = Callable[[Tensor], Tensor]
+
+
+class OutputDerivative:
+    """J, whose rows are the outputs on all batches.
+
+    To be used within a run of the isolated model.
+
+    Args:
+        isolated: The model.
+        batches: Inputs and targets.
+        select: Takes what the model returns on a batch to the outputs that count.
+        point: Values for the parameters; None: their own.
+
+    Attributes:
+        isolated: The model.
+        batches: Inputs and targets.
+        leaves: The parameters.
+        in_forward_mode: Whether the products with J are computed in forward mode.
+    """
+
+    def __init__(
+        self, isolated: IsolatedModel, batches: Sequence[Batch], select: Select, point: Point | None = None
+    ) -> None:
+        self.isolated, self.batches = isolated, batches
+        self.leaves = isolated.leaves(point)
+        self.in_forward_mode = True
+        self._select = select
+        self._kept: Tensor | None = None  # the outputs of a single batch, with their graph; several would not fit
+        self._twice: GaussNewton | None = None  # likewise, with that of the gradient
+
+    def outputs(self) -> list[Tensor]:
+        """The outputs on each batch."""
+        return self._each(lambda index: self._forward(index).detach())
+
+    def transposed(self, u: Sequence[Tensor]) -> list[Tensor]:
+        """Jᵀu, one tensor for each parameter, of one tensor for each batch."""
+        leaves = list(self.leaves.values())
+
+        def part(index: int) -> list[Tensor]:
+            values = self._forward(index)
+            return _torch.gradients([values], leaves, [u[index].to(values)], retain_graph=len(self.batches) == 1)
+
+        return [sum(parts[1:], parts[0]) for parts in zip(*self._each(part), strict=True)]
+
+    def times(self, v: Sequence[Tensor]) -> list[Tensor]:
+        """Jv, one tensor for each batch."""
+        if self.in_forward_mode:
+            try:
+                return self._by_forward_mode(v)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # of an operation that has no forward mode, and what is wrong else is found below
+                self.in_forward_mode = False
+        return self._each(lambda index: self._by_second_derivative(index, v))
+
+    def agrees(self, product: float, other: float, scale: float) -> bool:
+        """Whether ⟨u, Jv⟩ and ⟨Jᵀu, v⟩ are equal; if not, no forward mode is used from now on.
+
+        They differ for a model that computes a part under torch.no_grad, through which forward mode differentiates.
+        """
+        eps = max(torch.finfo(leaf.dtype).eps for leaf in self.leaves.values())
+        if not self.in_forward_mode or not abs(product - other) > max(1e-3, eps**0.5) * scale:
+            return True
+        self.in_forward_mode = False
+        return False
+
+    def _by_forward_mode(self, v: Sequence[Tensor]) -> list[Tensor]:
+        def tangent(index: int) -> Tensor:
+            values, found = forward_mode.unpack_dual(self._model_output(index))
+            return torch.zeros_like(values) if found is None else found  # None: no parameter moves the outputs
+
+        with torch.no_grad(), forward_mode.dual_level():
+            point = {
+                name: forward_mode.make_dual(leaf.detach(), along.to(leaf))
+                for (name, leaf), along in zip(self.leaves.items(), v, strict=True)
+            }
+            return self._each(tangent, point)
+
+    def _by_second_derivative(self, index: int, v: Sequence[Tensor]) -> Tensor:
+        twice = self._twice or GaussNewton(self._forward(index), self.leaves, lambda h: h)
+        if len(self.batches) == 1:
+            self._twice = twice
+        return twice.times_jacobian(v)
+
+    def _each(self, part: Callable[[int], T], point: Point | None = None) -> list[T]:
+        """Something of each batch, each with the same random numbers and buffers of its own."""
+        with twice_differentiable():
+            work = [partial(part, index) for index in range(len(self.batches))]
+            return [self.isolated.run(one, self.leaves if point is None else point) for one in work]
+
+    def _forward(self, index: int) -> Tensor:
+        if self._kept is not None:
+            return self._kept
+        values = self._model_output(index)
+        if not values.requires_grad:
+            raise CannotMeasure("No gradient reaches the outputs of the model: its forward ends in detach or no_grad.")
+        check_finite(values, "The outputs are not finite.")
+        if len(self.batches) == 1:
+            self._kept = values
+        return values
+
+    def _model_output(self, index: int) -> Tensor:
+        x, _ = self.batches[index]
+        values = self.isolated.model(x)
+        if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
+            raise ValueError("The model must return one tensor with a row for each sample.")
+        return self._select(values.unsqueeze(1) if values.ndim == 1 else values)
