@@ -10,8 +10,9 @@ from torch.func import functional_call, hessian, jacrev
 
 from trimtab.prediction import measure_lambda_max
 from trimtab.prediction.losses import hessian_product, hessian_root
-from trimtab.prediction.measuring import BatchedGaussNewton
+from trimtab.prediction.measuring import MIN_PRODUCTS, TOLERANCE, BatchedGaussNewton
 from trimtab.probes.isolation import IsolatedModel
+from trimtab.probes.spectrum.lanczos import extremes
 
 
 def dense_lambda_max(
@@ -181,12 +182,35 @@ def test_products_in_forward_mode_where_that_is_right(name: str, loss: Any, size
     assert found == pytest.approx(expected, rel=0.03)
 
 
+def test_few_starts_miss_the_largest_eigenvalue() -> None:
+    """Noise that went halfway through a matrix, and as many products as there are at least: see MIN_PRODUCTS."""
+    noise = torch.Generator().manual_seed(0)
+    spectrum = torch.cat([torch.logspace(-3, -0.5, 62), torch.tensor([0.76, 1.0])]).double()
+
+    def missed(min_products: int) -> int:
+        return sum(
+            float(
+                extremes(
+                    lambda vector: spectrum * vector,
+                    spectrum.sqrt() * torch.randn(64, generator=noise, dtype=torch.double),
+                    tolerance=TOLERANCE,
+                    min_products=min_products,
+                    stop_when_stable=True,
+                ).values[-1]
+            )
+            < 0.97
+            for _ in range(400)
+        )
+
+    assert missed(MIN_PRODUCTS) <= 2 < missed(3)
+
+
 def test_a_product_is_one_forward_and_one_backward() -> None:
     torch.manual_seed(0)
     model, calls = MODELS["dense bn"](), []
     model.register_forward_hook(lambda *_: calls.append(1))
     matrix = BatchedGaussNewton(IsolatedModel(model, dropout=False), [(torch.randn(12, 5), None)], "squared", "all")
-    assert len(calls) == 0 and matrix.largest().products + 1 == len(calls)
+    assert len(calls) == 0 and matrix.largest().products + 2 == len(calls)  # the outputs, the start
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])

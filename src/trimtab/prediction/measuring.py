@@ -6,7 +6,7 @@ that of the loss, twice, with respect to the outputs. It is never formed: Lanczo
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,20 @@ from trimtab.prediction.losses import Loss, Outputs, Product, check_loss, hessia
 from trimtab.prediction.products import Batch, OutputDerivative
 from trimtab.probes.isolation import IsolatedModel, Point
 from trimtab.probes.spectrum.basis import norm, products
-from trimtab.probes.spectrum.lanczos import Ritz, extremes, gaussian, signs
+from trimtab.probes.spectrum.lanczos import Ritz, extremes, gaussian
 
 TOLERANCE = 0.02
-MARGIN = 0.1  # the share of it that the estimated error may reach; with 0.5 one of 93 values was 13 % low
-MAX_PRODUCTS = 40
+MIN_PRODUCTS, MAX_PRODUCTS = 5, 40
+"""Of random starts, one in a hundred had so little of the largest eigenvector that after 3 or 4 products the second
+eigenvalue was taken for it (0.76 of the largest, all others below 0.3); after 5, one in six hundred."""
 SECONDS, BYTES = 60.0, 4 << 30
 """What a measurement may take, about: fewer samples are measured if all of them would take more."""
 _EXPECTED_PRODUCTS = 8
 _COPIES = 3  # times what the graph of the derivative keeps, for what comes and goes beside it
 _TRIED = (2, 12)  # samples, to see what they take
+
+
+Projection = Callable[[Sequence[Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,13 @@ class BatchedGaussNewton:
 
     def _largest(self, max_products: int) -> Ritz:
         noise = torch.Generator().manual_seed(0)
-        values = self.derivative.outputs()
-        guess = [_guess(each, noise) for each in values]
-        rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, self.derivative.leaves.values()))
+        values, leaves = self.derivative.outputs(), list(self.derivative.leaves.values())
+        rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, leaves))
         roots = [root for each in values if (root := hessian_root(self._loss, each)) is not None]
         by_outputs = rows <= columns and len(roots) == len(values)
-        product, start = self._of_outputs(roots, guess) if by_outputs else self._of_parameters(values, guess)
+        product, project = self._of_outputs(roots, values) if by_outputs else self._of_parameters(values)
+        # Noise that went through the matrix once, or halfway: most of it lies where eigenvalues are large.
+        start = project([gaussian(leaf, noise).view_as(leaf) for leaf in leaves])
         if not norm(start) > 0:
             start = gaussian(start, noise)
         return extremes(
@@ -106,18 +111,20 @@ class BatchedGaussNewton:
             tolerance=TOLERANCE,
             max_products=max_products,
             max_vectors=16,
-            min_products=4,
+            min_products=MIN_PRODUCTS,
             stop_when_stable=True,
-            margin=MARGIN,
             noise=noise,
         )
 
-    def _of_outputs(self, roots: Sequence[tuple[Product, Product]], guess: Sequence[Tensor]) -> tuple[Product, Tensor]:
-        """The product with RᵀJJᵀR, and a vector to begin with."""
+    def _of_outputs(
+        self, roots: Sequence[tuple[Product, Product]], values: Sequence[Tensor]
+    ) -> tuple[Product, Projection]:
+        """The product with RᵀJJᵀR, and that with RᵀJ."""
         scales = [share**0.5 for share in self._shares]
+        like = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in values]
 
         def product(vector: Tensor) -> Tensor:
-            parts = zip(roots, scales, _split(vector, guess), strict=True)
+            parts = zip(roots, scales, _split(vector, like), strict=True)
             u = [root(part) * scale for (root, _), scale, part in parts]
             gradient = self.derivative.transposed(u)
             moved = self.derivative.times(gradient)
@@ -127,19 +134,21 @@ class BatchedGaussNewton:
             return transposed(moved)
 
         def transposed(tensors: Sequence[Tensor]) -> Tensor:
-            parts = zip(roots, scales, tensors, guess, strict=True)
-            return _flat([root(one.to(like)) * scale for (_, root), scale, one, like in parts])
+            parts = zip(roots, scales, tensors, like, strict=True)
+            return _flat([root(one.to(each)) * scale for (_, root), scale, one, each in parts])
 
-        return product, transposed(guess)
+        return product, lambda along: transposed(self.derivative.times(along))
 
-    def _of_parameters(self, values: Sequence[Tensor], guess: Sequence[Tensor]) -> tuple[Product, Tensor]:
-        """The product with JᵀHJ, and a vector to begin with."""
+    def _of_parameters(self, values: Sequence[Tensor]) -> tuple[Product, Projection]:
+        """The product with JᵀHJ, of a vector and of one tensor for each parameter."""
         targets = [y for _, y in self.derivative.batches]
         hessians = [hessian_product(self._loss, each, y) for each, y in zip(values, targets, strict=True)]
         leaves = list(self.derivative.leaves.values())
 
         def product(vector: Tensor) -> Tensor:
-            along = [part.to(leaf) for part, leaf in zip(_split(vector, leaves), leaves, strict=True)]
+            return project([part.to(leaf) for part, leaf in zip(_split(vector, leaves), leaves, strict=True)])
+
+        def project(along: Sequence[Tensor]) -> Tensor:
             moved = self.derivative.times(along)
             u = curved(moved)
             gradient = self.derivative.transposed(u)
@@ -152,7 +161,7 @@ class BatchedGaussNewton:
             parts = zip(hessians, self._shares, tensors, values, strict=True)
             return [hessian(one.to(like)) * share for hessian, share, one, like in parts]
 
-        return product, _flat(self.derivative.transposed(curved(guess)))
+        return product, project
 
 
 def _selected(values: Tensor, loss: Loss, outputs: Outputs) -> Tensor:
@@ -164,13 +173,6 @@ def _selected(values: Tensor, loss: Loss, outputs: Outputs) -> Tensor:
     if loss == "cross_entropy" and values.shape[1] < 2:
         raise ValueError("loss='cross_entropy' is constant for a model with one output; give a loss of your own.")
     return values.flatten(1)[:, :1] if outputs == "one" else values
-
-
-def _guess(outputs: Tensor, noise: torch.Generator) -> Tensor:
-    """A vector over outputs for a start: half of it the same for all samples, which have much in common, half noise."""
-    like = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    common = signs(like[0], noise).view_as(like[0])
-    return common + gaussian(like, noise).view_as(like)
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

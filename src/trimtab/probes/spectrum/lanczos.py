@@ -127,7 +127,6 @@ def extremes(
     max_vectors: int = 32,
     min_products: int = 1,
     stop_when_stable: bool = False,
-    margin: float = 0.1,
     noise: torch.Generator | None = None,
 ) -> Ritz:
     """The ends of the spectrum of a symmetric matrix.
@@ -147,8 +146,7 @@ def extremes(
         min_products: It does not end before, unless it is exact.
         stop_when_stable: Whether they also count as converged when their last product moved them by less than the
             tolerance and their errors, estimated by squared residuals over the gaps to the values beside them
-            (Temple, 1928; Kato, 1949; right unless another eigenvalue hides in a gap), are within the margin of that.
-        margin: The share of the tolerance that such an estimate may reach.
+            (Temple, 1928; Kato, 1949; right unless another eigenvalue hides in a gap), are ten times smaller than that.
         noise: See `Lanczos`.
 
     Raises:
@@ -167,7 +165,7 @@ def extremes(
             enough = tolerance * values.abs() + rounding * values.abs().max()
             good = residuals <= enough
             if stop_when_stable:
-                good |= _stable(values, residuals, before, top, enough, margin)
+                good |= _stable(values, residuals, before, top, enough)
             converged = bool(good[len(values) - top :].all() and good[:bottom].all())
         if converged or lanczos.products >= max_products:
             return Ritz(values, residuals, converged, lanczos.basis, lanczos.products)
@@ -176,7 +174,7 @@ def extremes(
             lanczos.shrink(_best(max_vectors, top, bottom))
 
 
-def _stable(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough: Tensor, margin: float) -> Tensor:
+def _stable(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough: Tensor) -> Tensor:
     """Which values hardly moved, and are hardly off if there is no eigenvalue in the gaps beside them."""
     low = len(values) - top
     if len(before) < max(low, top):
@@ -185,7 +183,7 @@ def _stable(values: Tensor, residuals: Tensor, before: Tensor, top: int, enough:
     gaps = (values.unsqueeze(1) - values).abs() - residuals
     gaps.fill_diagonal_(float("inf"))
     gap = gaps.min(1).values
-    return (moved <= enough) & (gap > 0) & (residuals.square() <= margin * enough * gap)
+    return (moved <= enough) & (gap > 0) & (residuals.square() <= 0.1 * enough * gap)
 
 
 @renamed_arguments(most="max_products")
