@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from trimtab import predict
 from trimtab.prediction import drawing
-from trimtab.prediction.drawing import draw_networks, operations
+from trimtab.prediction.drawing import draw_networks
+from trimtab.prediction.products import operations
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import CannotMeasure
 

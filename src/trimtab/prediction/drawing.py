@@ -14,12 +14,11 @@ from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs
 from trimtab.prediction.measuring import BatchedGaussNewton
-from trimtab.prediction.products import Batch
+from trimtab.prediction.products import Batch, operations
 from trimtab.prediction.shuffling import Shuffle
 from trimtab.probes.isolation import IsolatedModel
 
@@ -180,20 +179,6 @@ def _unlike(model: nn.Module, shuffle: Shuffle) -> Iterator[str]:
         )
     if any("parametrizations" in name.split(".") for name, _ in model.named_buffers()):
         yield "Some weights are computed with buffers, as by spectral_norm, which fit the model's own only: measure it."
-
-
-def operations(isolated: IsolatedModel, inputs: Tensor) -> tuple[int, bool]:
-    """The floating-point operations of a forward in products and convolutions, and whether it draws random numbers."""
-    counter = FlopCounterMode(display=False)
-
-    def count() -> bool:
-        before = torch.get_rng_state()
-        with torch.no_grad(), counter:
-            isolated.model(inputs)
-        return not torch.equal(torch.get_rng_state(), before)
-
-    is_random = isolated.run(count)
-    return counter.get_total_flops(), is_random
 
 
 def _some(inputs: Tensor | None, count: int, shape: Sequence[int], like: Tensor, noise: torch.Generator) -> Tensor:

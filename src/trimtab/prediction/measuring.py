@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs, Product, check_loss, hessian_product, hessian_root
-from trimtab.prediction.products import Batch, OutputDerivative
+from trimtab.prediction.products import Batch, OutputDerivative, operations
 from trimtab.probes.isolation import IsolatedModel, Point
 from trimtab.probes.spectrum.basis import norm, products
 from trimtab.probes.spectrum.lanczos import Ritz, extremes, gaussian
 
-TOLERANCE = 0.02
+TOLERANCE, FINE_TOLERANCE = 0.02, 0.001
+CHEAP = 2e11  # floating-point operations of all products that there may be, up to which the tolerance is the fine one
+PER_PRODUCT = 5  # times those of a forward
 MIN_PRODUCTS, MAX_PRODUCTS = 5, 40
 """Of random starts, one in a hundred had so little of the largest eigenvector that after 3 or 4 products the second
 eigenvalue was taken for it (0.76 of the largest, all others below 0.3); after 5, one in six hundred."""
@@ -90,11 +92,11 @@ class BatchedGaussNewton:
         samples = sum(len(x) for x, _ in batches)
         self._shares = [len(x) / samples for x, _ in batches]
 
-    def largest(self, max_products: int = MAX_PRODUCTS) -> Ritz:
-        """The largest eigenvalue, within 2 %, as the last of the values."""
-        return self.isolated.run(lambda: self._largest(max_products), self.derivative.leaves)
+    def largest(self, max_products: int = MAX_PRODUCTS, tolerance: float = TOLERANCE) -> Ritz:
+        """The largest eigenvalue, within a tolerance, as the last of the values."""
+        return self.isolated.run(lambda: self._largest(max_products, tolerance), self.derivative.leaves)
 
-    def _largest(self, max_products: int) -> Ritz:
+    def _largest(self, max_products: int, tolerance: float) -> Ritz:
         noise = torch.Generator().manual_seed(0)
         values, leaves = self.derivative.outputs(), list(self.derivative.leaves.values())
         rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, leaves))
@@ -108,7 +110,7 @@ class BatchedGaussNewton:
         return extremes(
             product,
             start,
-            tolerance=TOLERANCE,
+            tolerance=tolerance,
             max_products=max_products,
             max_vectors=16,
             min_products=MIN_PRODUCTS,
@@ -235,8 +237,13 @@ def measure_lambda_max(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:count].to(inputs.device)
     whole = [part for part in order.split(size) if len(part) == size]  # a smaller last one would be another matrix
     batches = [(inputs[part], None if targets is None else targets[part]) for part in whole]
-    ritz = BatchedGaussNewton(isolated, batches, loss, outputs).largest()
-    return Measurement(float(ritz.values[-1]), size * len(batches), size, ritz.products, ritz.converged, note)
+    forward = operations(isolated, inputs[: min(2, size)])[0] / min(2, size)
+    cheap = MAX_PRODUCTS * PER_PRODUCT * forward * size * len(batches) <= CHEAP
+    matrix = BatchedGaussNewton(isolated, batches, loss, outputs)
+    ritz = matrix.largest(tolerance=FINE_TOLERANCE if cheap else TOLERANCE)
+    value = float(ritz.values[-1])
+    converged = ritz.converged or float(ritz.residuals[-1]) <= TOLERANCE * value
+    return Measurement(value, size * len(batches), size, ritz.products, converged, note)
 
 
 def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab import _torch
 from trimtab.probes.isolation import IsolatedModel, Point
@@ -128,3 +129,17 @@ class OutputDerivative:
         if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
             raise ValueError("The model must return one tensor with a row for each sample.")
         return self._select(values.unsqueeze(1) if values.ndim == 1 else values)
+
+
+def operations(isolated: IsolatedModel, inputs: Tensor) -> tuple[int, bool]:
+    """The floating-point operations of a forward in products and convolutions, and whether it draws random numbers."""
+    counter = FlopCounterMode(display=False)
+
+    def count() -> bool:
+        before = torch.get_rng_state()
+        with torch.no_grad(), counter:
+            isolated.model(inputs)
+        return not torch.equal(torch.get_rng_state(), before)
+
+    is_random = isolated.run(count)
+    return counter.get_total_flops(), is_random
