@@ -255,7 +255,7 @@ def measure(told: argparse.Namespace, device: str) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         results = before if (before["device"], before["machine"]) == (device, where) else results
     print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, {told.precision}")
-    print(f"kernels: {backends.describe()}", flush=True)
+    print(f"kernels: {backends.describe(device)}", flush=True)
     for group_name in told.only:
         print(f"\n{group_name}: {GROUPS[group_name].__doc__}")
         group = Group(told, device)

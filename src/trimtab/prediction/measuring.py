@@ -24,7 +24,7 @@ from trimtab.probes.spectrum.lanczos import Ritz, extremes, gaussian
 TOLERANCE, FINE_TOLERANCE = 0.02, 0.001
 CHEAP = 2e11  # floating-point operations of all products that there may be, up to which the tolerance is the fine one
 PER_PRODUCT = 5  # times those of a forward
-MIN_PRODUCTS, MAX_PRODUCTS = 5, 40
+MIN_PRODUCTS, FINE_MIN_PRODUCTS, MAX_PRODUCTS = 5, 12, 40
 """Of random starts, one in a hundred had so little of the largest eigenvector that after 3 or 4 products the second
 eigenvalue was taken for it (0.76 of the largest, all others below 0.3); after 5, one in six hundred."""
 SECONDS, BYTES = 60.0, 4 << 30
@@ -32,6 +32,7 @@ SECONDS, BYTES = 60.0, 4 << 30
 _EXPECTED_PRODUCTS = 8
 _COPIES = 3  # times what the graph of the derivative keeps, for what comes and goes beside it
 _TRIED = (2, 12)  # samples, to see what they take
+_TRIAL = 1.75  # products: one, the start and the outputs
 
 
 Projection = Callable[[Sequence[Tensor]], Tensor]
@@ -92,11 +93,11 @@ class BatchedGaussNewton:
         samples = sum(len(x) for x, _ in batches)
         self._shares = [len(x) / samples for x, _ in batches]
 
-    def largest(self, max_products: int = MAX_PRODUCTS, tolerance: float = TOLERANCE) -> Ritz:
-        """The largest eigenvalue, within a tolerance, as the last of the values."""
-        return self.isolated.run(lambda: self._largest(max_products, tolerance), self.derivative.leaves)
+    def largest(self, max_products: int = MAX_PRODUCTS, fine: bool = False) -> Ritz:
+        """The largest eigenvalue as the last of the values, within 2 %, or, with more products, within 0.1 %."""
+        return self.isolated.run(lambda: self._largest(max_products, fine), self.derivative.leaves)
 
-    def _largest(self, max_products: int, tolerance: float) -> Ritz:
+    def _largest(self, max_products: int, fine: bool) -> Ritz:
         noise = torch.Generator().manual_seed(0)
         values, leaves = self.derivative.outputs(), list(self.derivative.leaves.values())
         rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, leaves))
@@ -110,10 +111,10 @@ class BatchedGaussNewton:
         return extremes(
             product,
             start,
-            tolerance=tolerance,
+            tolerance=FINE_TOLERANCE if fine else TOLERANCE,
             max_products=max_products,
             max_vectors=16,
-            min_products=MIN_PRODUCTS,
+            min_products=FINE_MIN_PRODUCTS if fine else MIN_PRODUCTS,
             stop_when_stable=True,
             noise=noise,
         )
@@ -237,13 +238,22 @@ def measure_lambda_max(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[:count].to(inputs.device)
     whole = [part for part in order.split(size) if len(part) == size]  # a smaller last one would be another matrix
     batches = [(inputs[part], None if targets is None else targets[part]) for part in whole]
-    forward = operations(isolated, inputs[: min(2, size)])[0] / min(2, size)
-    cheap = MAX_PRODUCTS * PER_PRODUCT * forward * size * len(batches) <= CHEAP
     matrix = BatchedGaussNewton(isolated, batches, loss, outputs)
-    ritz = matrix.largest(tolerance=FINE_TOLERANCE if cheap else TOLERANCE)
+    ritz = matrix.largest(fine=_is_cheap(isolated, batches))
     value = float(ritz.values[-1])
     converged = ritz.converged or float(ritz.residuals[-1]) <= TOLERANCE * value
     return Measurement(value, size * len(batches), size, ritz.products, converged, note)
+
+
+def _is_cheap(isolated: IsolatedModel, batches: Sequence[Batch]) -> bool:
+    """Whether as many products as there may be take little time, by their floating-point operations."""
+    x, _ = batches[0]
+    forward = sum(2 * values.numel() for values in isolated.parameters.values()) * len(x)  # at least
+    most = CHEAP / (MAX_PRODUCTS * PER_PRODUCT * len(batches))
+    if forward > most:  # counting takes a second
+        return False
+    few = x[:2]
+    return operations(isolated, few)[0] * len(x) / len(few) <= most
 
 
 def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:
@@ -286,8 +296,11 @@ def _affordable(
 
     more = cost(tried[1])
     whole = len(inputs) // size * size
-    # The first product takes longer than those that follow: if it is short enough, nothing else has to be tried.
-    if more[0] * whole / tried[1] <= seconds / _EXPECTED_PRODUCTS and _COPIES * more[1] * size / tried[1] <= memory:
+    # If it is short enough, though the first product takes longer than those that follow, nothing else has to be tried.
+    if (
+        more[0] / _TRIAL * whole / tried[1] <= seconds / _EXPECTED_PRODUCTS
+        and _COPIES * more[1] * size / tried[1] <= memory
+    ):
         return whole, size, ""
     few, more = min(cost(tried[0]), cost(tried[0])), cost(tried[1])
     slope = max(more[0] - few[0], 0.0) / max(tried[1] - tried[0], 1)
