@@ -61,7 +61,7 @@ def test_a_disk_that_fills_during_training(
 def test_a_disk_that_cannot_hold_the_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """torch has words of its own for that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         status = cli.main(["train", "--quiet", *SMALL, "--steps", "4", "--out", str(tmp_path / "run")])
     finally:
@@ -96,7 +96,7 @@ def test_a_disk_that_fills_during_a_comparison(
 def test_a_disk_that_fills_while_others_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["--methods", "bn", "--rates", "1", "--seeds", "1", "--jobs", "1", "--steps", "2"]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         status = cli.main(["compare", "--network", "small-mlp", *told, "--out", str(tmp_path / "new")])
     finally:

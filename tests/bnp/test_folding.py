@@ -89,6 +89,7 @@ FOLDED = [
     "vgg",
     "vgg16",
     "dln25",
+    "deep-mlp",
     "mf-mlp",
     "mf-conv",
     "regcnn",

@@ -152,7 +152,7 @@ def test_sizes_that_were_chosen_stay() -> None:
     assert isinstance(ghost, GhostBatchNorm) and ghost.ghost_size == 32
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "wn+mean-bn"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("wn+mean-bn", "noise-only")])
 def test_settings_reach_the_layer(name: str) -> None:
     layer = Norm(name, gamma=0.5, fixed_gamma=True, eps=1e-3, momentum=0.2).layer(8, 2)
     assert layer.eps == 1e-3 and layer.weight.tolist() == [0.5] * 8 and not layer.weight.requires_grad
@@ -187,7 +187,7 @@ def test_other_norms_leave_the_weight_alone() -> None:
     assert isinstance(layer._parameters["weight"], nn.Parameter)
 
 
-@pytest.mark.parametrize("name", [name for name in NORMS if name != "none"])
+@pytest.mark.parametrize("name", [name for name in NORMS if name not in ("none", "noise-only")])
 def test_each_norm_has_one_gamma(name: str) -> None:
     """The decay is of as many γ as there are units, whichever part of the norm they are in."""
     torch.manual_seed(0)

@@ -144,6 +144,7 @@ def test_a_run_that_was_made_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("method", ["bn", "bnp"])
 def test_a_captured_step_is_the_same_to_the_bit_without_it(method: str) -> None:
     states = []
