@@ -7,7 +7,8 @@ from typing import Any
 
 # Two test processes share two cores: threads that wait for a busy one take many times as long. Set before NumPy is
 # imported, which asks once; processes that are started from here inherit it.
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Where a test asks for two threads, one that waits leaves its core to the other process.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 import pytest
 import torch
@@ -21,8 +22,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 # Files whose tests share what takes seconds to make: a browser with its pages, a server that workers are forked from,
-# processes that train together.
+# processes that train together, the first compilation.
 SHARING = {
+    "tests/bnp/test_compiled.py": "compiled",
+    "tests/bnp/test_moments.py": "compiled",
+    "tests/bnp/test_own_forward.py": "compiled",
     "tests/distributed/test_ddp.py": "group",
     "tests/distributed/test_exchange.py": "group",
     "tests/distributed/test_sharded.py": "group",
