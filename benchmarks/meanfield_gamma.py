@@ -58,7 +58,7 @@ def crossing(values: list[float], plain: float) -> float:
 def over_gamma(name: str, draws: int) -> dict[str, list[float]]:
     """A row for each γ, and where the curves cross; the network without BatchNorm comes last in each list."""
     samples = NETWORKS[name][2]
-    print(f"\n{name}, {draws} draws, {samples} samples: λ_max, as a share of the network's without BatchNorm")
+    print(f"\n{name}, {draws} draws, {samples} samples: λ_max; without BatchNorm in the last row")
     rows: dict[str, list[float]] = {"printed": [], "exact": [], "drawn": []}
     for gamma in (*GAMMAS, None):
         rows["printed"].append(predicted(name, gamma, variant="paper"))
