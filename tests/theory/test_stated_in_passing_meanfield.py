@@ -116,15 +116,22 @@ def test_batchnorm_lowers_the_eigenvalue_up_to_a_gamma(name: str, crossing: floa
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [20])
 def test_a_finite_data_set_is_off_by_one_over_its_size(draws: int) -> None:
-    """Claim 6.1: log-log slope of the difference to the limit over m = 30 … 1000, between −1.3 and −0.7."""
-    layers, sizes = [Dense(300, 600), Dense(600, 600), Dense(600, 1)], (30, 100, 300, 1000)
-    limit = mean_field(layers, norm="batch", bias_terms=True, **SIGMAS).lambda_max
-    away = []
-    for size in sizes:
+    """Claim 6.1: log-log slope of the difference to the limit over m = 30 … 1000, between −1.3 and −0.7.
+
+    Here the limit is that of the same networks on 4000 samples, and the slope −1.07. Mean field's limit has the width's
+    own error beside: on the paper's network −0.91 (benchmarks/meanfield_gamma.py), with 600 units −0.70 (100 draws).
+    """
+    layers, sizes = [Dense(300, 300), Dense(300, 300), Dense(300, 1)], (30, 100, 300, 1000)
+
+    def measured(samples: int) -> float:
         found = []
         for draw in range(draws):
             torch.manual_seed(draw)
             network = draw_network(layers, gamma=1.0, **SIGMAS)
-            found.append(fisher_lambda_max(network, torch.randn(size, 300), outputs=0, tolerance=1e-3))
-        away.append(abs(fmean(found) - limit))
+            x = torch.randn(samples, 300)
+            found.append(fisher_lambda_max(network, x, outputs=0, method="lanczos", tolerance=1e-3))
+        return fmean(found)
+
+    limit = measured(4000)
+    away = [abs(measured(size) - limit) for size in sizes]
     assert -1.3 <= np.polyfit(np.log(sizes), np.log(away), 1)[0] <= -0.7
