@@ -36,15 +36,15 @@ def statistics(name: str, batches: int) -> tuple[Array, Array]:
 def test_eq_2_the_deviation_of_a_batch_is_not_that_gaussian(name: str, batches: int) -> None:
     """Kolmogorov–Smirnov distances to eq. 2 (corrected) at M = 32: μ_B within 0.03, σ_B not, since its mean is off.
 
-    σ_B: 0.086 (Gaussian), 0.104 (Laplace), 0.086 (uniform inputs). To Gaussians of its own mean and variance: 0.010,
-    0.031, 0.010.
+    σ_B: 0.086 (Gaussian), 0.104 (Laplace), 0.088 (uniform inputs). To Gaussians of its own mean and variance: 0.010,
+    0.033, 0.009.
     """
     prior = batch_prior(0.0, 1.0, 32, excess_kurtosis=KURTOSIS[name])
     mu, sigma = statistics(name, batches)
     assert kstest(mu, norm(0, math.sqrt(prior.mu.variance)).cdf).statistic <= 0.03
     assert kstest(sigma, norm(1, math.sqrt(prior.sigma.variance)).cdf).statistic > 0.07
     shape = kstest(sigma, norm(sigma.mean(), sigma.std()).cdf).statistic
-    assert shape == pytest.approx(0.0315 if name == "laplace" else 0.01, abs=0.004)
+    assert shape == pytest.approx(0.033 if name == "laplace" else 0.01, abs=0.004)
 
 
 @pytest.mark.parametrize("batches", [100_000])
@@ -52,12 +52,12 @@ def test_eq_2_the_deviation_of_a_batch_is_not_that_gaussian(name: str, batches: 
 def test_eq_2_at_a_batch_of_32(name: str, batches: int) -> None:
     """Sec. 2, "M > 30": variances within 10 % of eq. 2, the mean of σ_B within 3 % of σ_P; 3.5 % for Laplace inputs.
 
-    These are at the edge of 10 % too: the variance of σ_B is 0.903 of what is said.
+    These are at the edge of 10 % too: the variance of σ_B is 0.905 of what is said.
     """
     prior = batch_prior(0.0, 1.0, 32, excess_kurtosis=KURTOSIS[name])
     mu, sigma = statistics(name, batches)
     assert mu.var() == pytest.approx(prior.mu.variance, rel=0.1)
-    assert sigma.var() == pytest.approx(prior.sigma.variance, rel=0.11 if name == "laplace" else 0.1)
+    assert sigma.var() == pytest.approx(prior.sigma.variance, rel=0.1)
     assert (abs(sigma.mean() - 1) <= 0.03) == (name != "laplace")
 
 
@@ -110,9 +110,9 @@ def test_noise_of_either_statistic_alone() -> None:
 @pytest.mark.parametrize("name", ["sigmoid", "relu"])
 @pytest.mark.parametrize("draws", [1000])
 def test_appendix_1_the_first_order_term_is_not_negligible(name: str, draws: int) -> None:
-    """Printed: R^f is negligible for P > 30. It is ≤ 0.1 R^q in 28 % (binary) or 30 % (exponential labels) of draws.
+    """Printed: R^f is negligible for P > 30. It is ≤ 0.1 R^q in 31 % (binary) or 27 % (exponential labels) of draws.
 
-    P = 31, M = 32; the median of abs(R^f)/R^q is 0.18. Its mean over draws is 0, as printed.
+    P = 31, M = 32; the median of abs(R^f)/R^q is 0.16 and 0.18. Its mean over draws is 0, as printed.
     """
     rng, shares = np.random.default_rng(0), []
     for _ in range(draws):

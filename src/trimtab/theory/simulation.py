@@ -86,7 +86,10 @@ def measure_decay(
         count = min(chunk, batches - first)
         batch = draw(rng, (count, batch_size))
         mu, sigma = batch.mean(axis=1, keepdims=True), batch.std(axis=1, keepdims=True)
-        mu, sigma = (mu if noise != "sigma" else np.zeros_like(mu)), (sigma if noise != "mu" else np.ones_like(sigma))
+        if noise == "mu":
+            sigma = np.ones_like(sigma)
+        elif noise == "sigma":
+            mu = np.zeros_like(mu)
         h = batch if own_batch else draw(rng, (count, points))
         clean, noisy = gamma * h + beta, gamma * (h - mu) / sigma + beta
         more = potential(noisy) - potential(clean) - mean_label(clean) * (noisy - clean)

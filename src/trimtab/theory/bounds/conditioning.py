@@ -50,7 +50,7 @@ def property_a(inputs: ArrayLike, tolerance: float = 1e-9) -> Sides:
     """κ(Ĝ) ≤ min κ(ĤUD₀) over diagonal D₀: with Property A the scaling by D is the best one (bnp, after Theorem 4).
 
     Condition: Property A. The features fall into two groups such that centred features of one group are orthogonal to
-    each other. The minimum is found numerically, from above, and up to the 1e-3 or so that the search stops short by.
+    each other. The minimum is found numerically, from above, as in `column_scaling`.
 
     Args:
         inputs: H, one row per sample.
@@ -164,14 +164,11 @@ def product_conditioning(matrix: ArrayLike, curvature: ArrayLike) -> Sides:
 def _two_groups(linked: NDArray[np.bool_]) -> bool:
     """Whether two groups can be made with no link inside of either."""
     group: dict[int, int] = {}
-    for first in range(len(linked)):
-        waiting = [(first, group.get(first, 0))]
-        while waiting:
-            one, side = waiting.pop()
-            if one in group:
-                if group[one] != side:
-                    return False
-                continue
-            group[one] = side
-            waiting += [(int(other), 1 - side) for other in np.flatnonzero(linked[one]) if other != one]
-    return True
+
+    def fits(one: int, side: int) -> bool:
+        if one in group:
+            return group[one] == side
+        group[one] = side
+        return all(fits(int(other), 1 - side) for other in np.flatnonzero(linked[one]) if other != one)
+
+    return all(one in group or fits(one, 0) for one in range(len(linked)))
