@@ -32,7 +32,15 @@ from speed_table import CNN, DEPTH_COST, FC, GOALS, HERE, MEMORY, RESNET, TRAINI
 from trimtab.bnp import backends
 from trimtab.records import machine
 
-NAMES = {"vanilla": "vanilla", "bn": "BN", "bnp": "BNP", "plain": "plain BNP", "gn": "GN", "bnp+gn": "BNP+GN"}
+NAMES = {
+    "vanilla": "vanilla",
+    "bn": "BN",
+    "bnp": "BNP",
+    "plain": "plain BNP",
+    "site": "BNP by site",
+    "gn": "GN",
+    "bnp+gn": "BNP+GN",
+}
 SECONDS = {"cpu": 12.0, "cuda": 4.0}
 BUILDS = 6  # of networks with short steps
 
@@ -68,10 +76,11 @@ class Group:
     def contenders(self, network: str, size: int, methods: Iterable[str], **told: Any) -> dict[str, Contender]:
         """By the names that they have in tables."""
         common = {"network": network, "size": size, "device": self.device, "precision": self.precision, **told}
-        return {
-            NAMES[method]: Contender(method="bnp" if method == "plain" else method, plain=method == "plain", **common)
-            for method in methods
+        kinds: dict[str, dict[str, Any]] = {
+            "plain": {"method": "bnp", "plain": True},
+            "site": {"method": "bnp", "spatial": "site"},
         }
+        return {NAMES[method]: Contender(**kinds.get(method, {"method": method}), **common) for method in methods}
 
     def case(
         self, name: str, contenders: dict[str, Contender], pairs: Iterable[tuple[str, str]], builds: int = 1
@@ -150,6 +159,11 @@ def cnn(group: Group) -> None:
     """The 5-layer CNN."""
     pairs = [("BNP", "BN"), ("plain BNP", "BN"), ("BNP", "vanilla"), ("BN", "vanilla")]
     group.case(f"{CNN}, batch 128", group.contenders("cnn5", 128, ("vanilla", "bn", "bnp", "plain")), pairs)
+
+
+def site(group: Group) -> None:
+    """The 5-layer CNN with statistics of each site of the kernels, which those of channels stand for (bnp, Sec. 4)."""
+    group.case(f"{CNN}, batch 128, sites", group.contenders("cnn5", 128, ("bnp", "site")), [("BNP by site", "BNP")])
 
 
 def small(group: Group) -> None:
@@ -235,6 +249,7 @@ def training(group: Group) -> None:
 GROUPS: dict[str, Callable[[Group], None]] = {
     "fc": fc,
     "cnn": cnn,
+    "site": site,
     "small": small,
     "memory": memory,
     "scaling": scaling,

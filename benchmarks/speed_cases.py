@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class Contender:
         size: Samples per step.
         device: Where.
         plain: BNP without its fast paths.
+        spatial: Whether BNP's statistics of a convolution are those of its channels or of each site of its kernel.
         captured: The whole step in a CUDA graph.
         precision: fp32, tf32 or bf16.
         batches: Batches of random data that steps take in turn.
@@ -63,6 +64,7 @@ class Contender:
     size: int
     device: str
     plain: bool = False
+    spatial: Literal["channel", "site"] = "channel"
     captured: bool = False
     precision: str = "fp32"
     batches: int = 4
@@ -107,7 +109,7 @@ class Contender:
             model.parameters(), RATE, momentum=told["momentum"], weight_decay=told["weight_decay"]
         )
         if method.bnp:
-            bnp = trimtab.BNP(model, fast=False) if self.plain else trimtab.BNP(model)
+            bnp = trimtab.BNP(model, spatial=self.spatial, fast=not self.plain)
             bnp.attach(optimizer)
         shape = input_shape(self.network)
         batches = [

@@ -25,8 +25,8 @@ from trimtab.norms import (
 from trimtab.probes import Landscape, Monitor, Spectrum, split_batch
 from trimtab.theory import bounds, mean_field, teacher_student
 from trimtab.theory.generalization import ridge_curve
-from trimtab.theory.implicit_decay import batch_prior, implicit_decay, linear_decay, measured_kurtosis
-from trimtab.theory.simulation import simulate
+from trimtab.theory.implicit_decay import batch_prior, first_order_term, implicit_decay, linear_decay, measured_kurtosis
+from trimtab.theory.simulation import measure_decay, simulate
 
 NAN, INF = math.nan, math.inf
 
@@ -189,9 +189,14 @@ ROWS: list[Row] = [
     *each((1, "a", NAN, None), lambda v: linear_decay(v), ValueError, "batch_size must be "),
     (lambda: implicit_decay(["a"], 8), ValueError, "normalized must be numbers"),
     (lambda: implicit_decay([1.0, 2.0], 8, curvature="foo"), ValueError, "'foo' is not a known link: take one of"),
+    (lambda: first_order_term([1.0, 2.0], [1.0], 8), ValueError, "labels must be as many as the samples"),
+    *each(([], "a", [NAN, 1.0]), lambda v: first_order_term([1.0, 2.0], v, 8), ValueError, "labels must "),
+    (lambda: measure_decay(8, noise="x"), ValueError, "noise must be 'both', 'mu' or 'sigma'"),  # type: ignore[arg-type]
     *each(([], "a", [1.0, 1.0]), lambda v: measured_kurtosis(v), ValueError, "values must "),
     *each(("a", [], [[NAN]], [[0.0]]), lambda v: bounds.condition_number(v), ValueError, "matrix "),
     (lambda: bounds.gain([[1, 2], [3, 4]], form="x"), ValueError, "form must be 'corrected' or 'printed'"),
+    *each((0, 1.5, "a"), lambda v: bounds.cheaper_than_bn(v, 1), ValueError, "n_out must be a whole number"),
+    *each(("a", [], [[1.0], [1.0]]), lambda v: bounds.property_a(v), ValueError, "inputs "),
     (lambda: bounds.bnp_operations(0, 1, 1), ValueError, "n_in must be a whole number"),
     (lambda: teacher_student.rate((1, 0), 0.1), ValueError, "state must be the three numbers"),
     (lambda: teacher_student.rate((1, 2, 1), 0.1), ValueError, "overlap must lie between -1 and 1"),

@@ -66,6 +66,34 @@ def test_one_step_of_a_deep_network() -> None:
         torch.testing.assert_close(plain.bias, expected.bias, rtol=1e-11, atol=1e-12)
 
 
+def second_step(seed: int, *, same_batch: bool) -> float:
+    """How far BN's layer, merged with its last statistics, is from BNP's after two steps, relative to it."""
+    torch.manual_seed(seed)
+    batches = [1 + 3 * torch.randn(32, 7, dtype=torch.float64) for _ in range(2)]
+    target, lr = torch.randn(32, 3, dtype=torch.float64), 0.1
+    if same_batch:
+        batches[1] = batches[0]
+    layer = nn.Linear(7, 3).double()
+    bn, plain = nn.Sequential(FrozenStatisticsBatchNorm(channels=False), layer), merged(layer, batches[0])
+    slow, fast = (torch.optim.SGD(m.parameters(), lr) for m in (bn, plain))
+    with trimtab.BNP(plain, statistics="batch", eps1=0, eps2=0) as bnp:
+        bnp.attach(fast)
+        for x in batches:
+            for model, optimizer in ((bn, slow), (plain, fast)):
+                optimizer.zero_grad()
+                (model(x) - target).square().mean().backward()
+                optimizer.step()
+    expected = nn.utils.parameters_to_vector(merged(layer, batches[1]).parameters()).detach()
+    found = nn.utils.parameters_to_vector(plain.parameters()).detach()
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_a_second_step_on_another_batch_differs() -> None:
+    """After Prop. 7: the network that BN amounts to changes with the batch, and BNP's does not. One layer shows it."""
+    assert min(second_step(seed, same_batch=False) for seed in range(20)) > 1e-3
+    assert max(second_step(seed, same_batch=True) for seed in range(20)) < 1e-11
+
+
 def test_one_step_of_a_convolution() -> None:
     """Per channel, as BN does it in a CNN; q² = √(r s) is taken out through the learning rate."""
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ All three work on arrays with a leading axis for the runs, so that many cost lit
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +49,7 @@ def measure_decay(
     beta: float = 0.0,
     activation: str = "relu",
     own_batch: bool = False,
+    noise: Literal["both", "mu", "sigma"] = "both",
     draw: Draw = gaussian,
     batches: int = 20_000,
     points: int = 32,
@@ -64,6 +65,7 @@ def measure_decay(
         beta: BatchNorm's shift.
         activation: A name in `trimtab.theory.implicit_decay.LINKS`.
         own_batch: Each sample is normalized by the batch it is in, as in real BatchNorm, instead of an independent one.
+        noise: Which statistic is the batch's; of one alone the other is the population's, 0 or 1.
         draw: Draws wᵀx, with population mean 0 and variance 1.
         batches: How many batches.
         points: Samples that each independent batch normalizes.
@@ -74,6 +76,8 @@ def measure_decay(
     finite(beta, "beta")
     if finite(gamma, "gamma") == 0:
         raise ValueError("gamma must not be 0.")
+    if noise not in ("both", "mu", "sigma"):
+        raise ValueError(f"noise must be 'both', 'mu' or 'sigma', not {noise!r}.")
     potential, mean_label, _ = link(activation)
     rng = np.random.default_rng(whole(seed, "seed", 0))
     per_batch = np.empty(batches)
@@ -82,6 +86,10 @@ def measure_decay(
         count = min(chunk, batches - first)
         batch = draw(rng, (count, batch_size))
         mu, sigma = batch.mean(axis=1, keepdims=True), batch.std(axis=1, keepdims=True)
+        if noise == "mu":
+            sigma = np.ones_like(sigma)
+        elif noise == "sigma":
+            mu = np.zeros_like(mu)
         h = batch if own_batch else draw(rng, (count, points))
         clean, noisy = gamma * h + beta, gamma * (h - mu) / sigma + beta
         more = potential(noisy) - potential(clean) - mean_label(clean) * (noisy - clean)

@@ -7,6 +7,7 @@ from trimtab.theory.bounds.conditioning import (
     column_scaling,
     gain,
     product_conditioning,
+    property_a,
     unscaled_columns,
     van_der_sluis,
 )
@@ -39,7 +40,7 @@ from trimtab.theory.bounds.landscape import (
 )
 from trimtab.theory.bounds.minimax import claimed_curvature, largest_curvature, weight_smoothness
 from trimtab.theory.bounds.norms import normalized_norm, orthogonal_norm, seginer
-from trimtab.theory.bounds.operations import bn_operations, bnp_operations
+from trimtab.theory.bounds.operations import bn_operations, bnp_operations, cheaper_than_bn
 from trimtab.theory.bounds.sides import Sides
 from trimtab.theory.bounds.steps import one_step, over_parametrized
 
@@ -52,6 +53,7 @@ __all__ = [
     "bnp_operations",
     "centring",
     "centring_is_strict",
+    "cheaper_than_bn",
     "claimed_curvature",
     "column_scaling",
     "condition_number",
@@ -73,6 +75,7 @@ __all__ = [
     "over_parametrized",
     "preconditioned_hessian",
     "product_conditioning",
+    "property_a",
     "same_activations",
     "scaling_null_space",
     "seginer",

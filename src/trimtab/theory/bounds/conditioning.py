@@ -1,7 +1,7 @@
 """How normalizing a layer's inputs conditions its Hessian: bnp Theorem 4, Prop. 11, Lemma A1 and Sec. 3.3."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
 from trimtab.theory.bounds.inputs import condition_number, matrices, rank_condition
@@ -44,6 +44,24 @@ def column_scaling(inputs: ArrayLike) -> Sides:
     """
     parts = matrices(inputs)
     return van_der_sluis(parts.augmented @ parts.centring)
+
+
+def property_a(inputs: ArrayLike, tolerance: float = 1e-9) -> Sides:
+    """κ(Ĝ) ≤ min κ(ĤUD₀) over diagonal D₀: with Property A the scaling by D is the best one (bnp, after Theorem 4).
+
+    Condition: Property A. The features fall into two groups such that centred features of one group are orthogonal to
+    each other. The minimum is found numerically, from above, as in `column_scaling`.
+
+    Args:
+        inputs: H, one row per sample.
+        tolerance: The largest correlation of two features that is taken for 0.
+    """
+    parts = matrices(inputs)
+    centred = parts.augmented @ parts.centring
+    normal = parts.normalized
+    linked = np.abs(normal.T @ normal) / len(normal) > tolerance
+    best = condition_number(centred * best_scaling(centred))
+    return Sides(condition_number(normal), best, broken=() if _two_groups(linked) else ("Property A",))
 
 
 def van_der_sluis(matrix: ArrayLike, scaling: ArrayLike | None = None) -> Sides:
@@ -141,3 +159,16 @@ def product_conditioning(matrix: ArrayLike, curvature: ArrayLike) -> Sides:
         condition_number(values) ** 2 * condition_number(weights),
         broken=() if definite else ("positive definite curvature",),
     )
+
+
+def _two_groups(linked: NDArray[np.bool_]) -> bool:
+    """Whether two groups can be made with no link inside of either."""
+    group: dict[int, int] = {}
+
+    def fits(one: int, side: int) -> bool:
+        if one in group:
+            return group[one] == side
+        group[one] = side
+        return all(fits(int(other), 1 - side) for other in np.flatnonzero(linked[one]) if other != one)
+
+    return all(one in group or fits(one, 0) for one in range(len(linked)))
