@@ -38,6 +38,7 @@ NAMES = {
     "bnp": "BNP",
     "plain": "plain BNP",
     "site": "BNP by site",
+    "wn": "WN",
     "gn": "GN",
     "bnp+gn": "BNP+GN",
 }
@@ -166,6 +167,12 @@ def site(group: Group) -> None:
     group.case(f"{CNN}, batch 128, sites", group.contenders("cnn5", 128, ("bnp", "site")), [("BNP by site", "BNP")])
 
 
+def wn(group: Group) -> None:
+    """The CNN of the regularization paper with WN and with BN (its Sec. 5.1)."""
+    for size in (64, 256):
+        group.case(f"regcnn, batch {size}", group.contenders("regcnn", size, ("bn", "wn")), [("WN", "BN")])
+
+
 def small(group: Group) -> None:
     """Batches of one and two rows."""
     pairs = [("BNP", "vanilla"), ("plain BNP", "vanilla")]
@@ -250,6 +257,7 @@ GROUPS: dict[str, Callable[[Group], None]] = {
     "fc": fc,
     "cnn": cnn,
     "site": site,
+    "wn": wn,
     "small": small,
     "memory": memory,
     "scaling": scaling,
