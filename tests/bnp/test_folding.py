@@ -337,6 +337,37 @@ def infinite() -> nn.Module:
     return model
 
 
+def hooked(name: str, *, before: bool = False) -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
+    module = model.get_submodule(name)
+    if before:
+        module.register_forward_pre_hook(lambda _, inputs: inputs[0].abs())
+    else:
+        module.register_forward_hook(lambda _, __, outputs: outputs.abs())
+    return model
+
+
+def forward_of_its_own() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[1].forward = torch.abs  # type: ignore[assignment]
+    return model
+
+
+def overflowing() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    nn.init.constant_(model.get_parameter("1.weight"), 6e4)
+    nn.init.constant_(model.get_parameter("0.weight"), 100.0)
+    return model.half()
+
+
+def computed() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    weight = model[0].weight
+    del model[0].weight
+    model[0].weight = weight * 2
+    return model
+
+
 UNFOLDABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "nothing": (lambda: nn.Linear(3, 3), "has no BatchNorm layer of torch"),
     "alone": (lambda: nn.BatchNorm1d(3), "there is no layer to fold it into"),
@@ -383,6 +414,12 @@ UNFOLDABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "has 3 features or channels, not the 12 of the BatchNorm",
     ),
     "the input": (lambda: rows(nn.BatchNorm1d(3), nn.ReLU()), "before it is the model's input, and after it is 1"),
+    "hook of the layer": (lambda: hooked("0"), r"before it, 0 \(Linear\) has hooks"),
+    "hook between": (lambda: hooked("1", before=True), r"before it, 1 \(Dropout\) has hooks"),
+    "hook of the BatchNorm": (lambda: hooked("2"), "2 cannot be folded: it has hooks"),
+    "forward replaced": (forward_of_its_own, "1 cannot be folded: it is a BatchNorm1d, which does more than BatchNorm"),
+    "too large": (overflowing, r"too large for torch.float16; convert the model to float32"),
+    "not copied": (computed, "cannot be copied by copy.deepcopy: Only Tensors created explicitly"),
     "not finite": (infinite, "its statistics or parameters are not finite"),
 }
 

@@ -62,3 +62,8 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_inputs_that_are_not_finite_have_no_correlation() -> None:
+    with pytest.raises(ValueError, match=r"inputs must be finite numbers"):
+        gradient_correlation(torch.nn.Linear(3, 2), torch.full((4, 3), float("nan")))

@@ -152,3 +152,8 @@ def test_numpy_numbers_are_whole_numbers() -> None:
         simulate_linear([1.0], inputs=kind(64), batch_size=kind(8), steps=kind(20)) for kind in (int, np.int64)
     )
     np.testing.assert_array_equal(one.excess_risk, other.excess_risk)
+
+
+def test_steps_to_look_at_are_a_list() -> None:
+    with pytest.raises(ValueError, match=r"at must be a list of steps, not 5"):
+        linear_losses([0.5], 5, inputs=16, batch_size=4, steps=8)  # type: ignore[arg-type]

@@ -97,6 +97,9 @@ REFUSED = [
     ("--method vanilla", r"is another one, since only there is .*; give the same settings as there, or --fold"),
     ("--method bn --fold", r"the folded network in .* has other weights and biases than this; give --method vanilla"),
     ("--method bn --normalize standard", r"has normalize unit, not standard; give --normalize unit"),
+    ("--method bn --activation tanh", r"has activation relu, not tanh; give --activation relu"),
+    ("--fold --method vanilla --activation tanh", r"has activation relu, not tanh; give --activation relu"),
+    ("--method bn --before-activation", r"has before_activation False, not True; give --no-before-activation"),
     ("--method ln", r"init_from: the network in .* is another one"),
     ("--method bn --norm-layers 0", r"init_from: the network in .* is another one"),
 ]

@@ -107,15 +107,23 @@ def has_own_forward(layer: nn.Module) -> bool:
     return any(name in vars(layer) or getattr(type(layer), name) is not getattr(kind, name) for name in names)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something of the user's own runs with each call of a module, which may change what comes in or out."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _like(values: Tensor, tensor: Tensor) -> Tensor:
     """Values for the first dimensions, shaped to act on a tensor."""
     return values.view(*values.shape, *itertools.repeat(1, tensor.ndim - values.ndim))
 
 
 def _set(layer: Any, weight: Tensor, bias: Tensor) -> None:
+    dtype = layer.weight.dtype
+    if any(x.isfinite().all() and not x.to(dtype).isfinite().all() for x in (weight, bias)):
+        raise ValueError(f"The folded weights are too large for {dtype}; convert the model to float32 first.")
     with torch.no_grad():
         layer.weight.copy_(weight)
         if layer.bias is not None:
             layer.bias.copy_(bias)
         elif bias.any():
-            layer.bias = nn.Parameter(bias.to(layer.weight.dtype), requires_grad=layer.weight.requires_grad)
+            layer.bias = nn.Parameter(bias.to(dtype), requires_grad=layer.weight.requires_grad)

@@ -17,6 +17,7 @@ from trimtab.bnp.affine_layers import (
     apply_to_outputs,
     computed_parameter,
     edge_problem,
+    has_hooks,
     has_own_forward,
     inputs_of,
     outputs_of,
@@ -24,6 +25,8 @@ from trimtab.bnp.affine_layers import (
 )
 from trimtab.bnp.convert import BatchNormTracer, Clone, is_batchnorm, is_known_batchnorm, rest_of_batchnorm
 from trimtab.bnp.fold_path import Path, refused
+
+_HOOKED = "has hooks, which could change what passes it; remove them first"
 
 
 def fold_batchnorm(model: nn.Module) -> nn.Module:
@@ -49,7 +52,11 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
         raise ValueError("The model has no BatchNorm layer of torch, so that there is nothing to fold.")
     if is_batchnorm(model):
         raise ValueError("The model is a BatchNorm and nothing else: there is no layer to fold it into.")
-    return _Folding(copy.deepcopy(model)).done()
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:  # a tensor that was computed, as by the old weight_norm, or whatever a model holds
+        raise ValueError(f"The model cannot be copied by copy.deepcopy: {_first_line(error)}.") from error
+    return _Folding(copied).done()
 
 
 class _FoldedForVectors(nn.Identity):
@@ -95,12 +102,12 @@ class _Folding:
             if not is_batchnorm(module):
                 continue
             problem = ""
-            if not is_known_batchnorm(module):
+            if not is_known_batchnorm(module) or "forward" in vars(module):
                 problem = f"it is a {type(module).__name__}, which does more than BatchNorm"
             elif name not in nodes:
                 problem = "it is not called in the graph of the model in evaluation"
             else:
-                problem = self._used_elsewhere(name)
+                problem = self._used_elsewhere(name) or (f"it {_HOOKED}" if has_hooks(module) else "")
             if problem:
                 raise ValueError(f"{name} cannot be folded: {problem}.")
             yield nodes[name]
@@ -205,7 +212,10 @@ class _Folding:
     def _passes(self, path: Path, node: fx.Node) -> bool:
         if node in self._done:
             return all(isinstance(m, nn.Identity | nn.Sequential) for m in self._modules[str(node.target)].modules())
-        why = path.through(node, self._module(node))
+        module = self._module(node)
+        why = path.through(node, module)
+        if why == "" and module is not None and has_hooks(module):
+            why = _HOOKED
         if why:
             raise refused(f"{'before' if path.backwards else 'after'} it, {self._named(node)} {why}")
         return why is not None
@@ -218,6 +228,8 @@ class _Folding:
             return f"is a {type(module).__name__} with a forward of its own"
         if parameter := computed_parameter(module):
             return f"has a {parameter} that is computed from other parameters"
+        if has_hooks(module):
+            return _HOOKED
         if len(node.args) + len(node.kwargs) != 1:
             return "is called with more than its input"
         problem = self._used_elsewhere(name)
@@ -262,10 +274,14 @@ def _traced(model: nn.Module) -> fx.Graph:
             except Exception:  # whatever a model's own code raises when it is run on proxies
                 return _CoarseTracer().trace(model)
     except Exception as error:
-        reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
-            f"The model cannot be traced by torch.fx, so that nobody knows which layer follows which: {reason}."
+            f"The model cannot be traced by torch.fx, so that nobody knows which layer follows which: "
+            f"{_first_line(error)}."
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0].rstrip(".")
 
 
 class _CoarseTracer(BatchNormTracer):

@@ -57,6 +57,10 @@ def gradient_correlation(
     """
     if not isinstance(inputs, Tensor) or inputs.ndim < 1 or len(inputs) < 2 or not inputs.is_floating_point():
         raise ValueError("inputs must be a tensor of two samples or more, of floating-point numbers.")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+    if not inputs.isfinite().all():
+        raise ValueError("inputs must be finite numbers; some of these are infinite or NaN.")
     isolated = IsolatedModel(model, statistics=statistics, dropout=False)
     x = inputs.detach().clone().requires_grad_()
 

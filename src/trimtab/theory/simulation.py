@@ -3,7 +3,7 @@
 All three work on arrays with a leading axis for the runs, so that many cost little more than one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -245,6 +245,8 @@ def linear_losses(alpha: ArrayLike, at: Sequence[int], **more: Any) -> Learning:
         at: After how many steps to look, each above 0 and at most `steps`, which is looked at in any case.
         more: As for `simulate_linear`.
     """
+    if not isinstance(at, Iterable) or isinstance(at, str):
+        raise ValueError(f"at must be a list of steps, not {at!r}.")
     seen = list(_train_linear(alpha, at, **more))
     results = [result for _, result in seen]
     return Learning(

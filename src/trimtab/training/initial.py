@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.bnp import fold_batchnorm
+from trimtab.norms import Norm
 from trimtab.training.loading import load_run
 from trimtab.training.session import Session
+from trimtab.training.settings import Settings
 
 
 def take_over_weights(session: Session, folder: Path | None = None) -> None:
@@ -34,10 +36,13 @@ def take_over_weights(session: Session, folder: Path | None = None) -> None:
         other = load_run(source)
     except ValueError as error:
         raise ValueError(f"init_from: {error}") from error
-    for name in ("network", "normalize"):
-        theirs, ours = getattr(other.settings, name), getattr(settings, name)
-        if theirs != ours:
-            raise ValueError(f"init_from: the run in {source} has {name} {theirs}, not {ours}; give --{name} {theirs}")
+    before, here = _told_apart(other.settings), _told_apart(settings)
+    if settings.fold:  # then here is no norm, and it has no place
+        del before["before_activation"], here["before_activation"]
+    for name, theirs in before.items():
+        if theirs != here[name]:
+            flag = f"--{'' if theirs else 'no-'}before-activation" if isinstance(theirs, bool) else f"--{name} {theirs}"
+            raise ValueError(f"init_from: the run in {source} has {name} {theirs}, not {here[name]}; give {flag}")
     model = other.model
     if settings.fold:
         try:
@@ -48,6 +53,16 @@ def take_over_weights(session: Session, folder: Path | None = None) -> None:
     weights = _fitting(model.state_dict(), ours, source, folded=settings.fold)
     session.model.load_state_dict(weights)
     session.initial = {"run": source, "step": other.step, "folded": settings.fold, "digest": _digest(weights)}
+
+
+def _told_apart(settings: Settings) -> dict[str, object]:
+    """What changes the function of a network and neither names nor shapes of its weights."""
+    return {
+        "network": settings.network,
+        "normalize": settings.normalize,
+        "activation": settings.activation or "relu",
+        "before_activation": settings.before_activation or Norm.parse(settings.parsed_method.norm).before_activation,
+    }
 
 
 def _fitting(

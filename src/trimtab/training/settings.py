@@ -187,14 +187,14 @@ class Settings:
 _RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "steps", "log_every", "evaluate_every", "evaluations", "probe_every"), lambda n: n >= 1, "1 or more"),
     (("group_size",), lambda n: n >= 1, "1 or more"),
-    (("depth",), lambda n: n >= 2, "2 or more"),
+    (("depth",), lambda n: 2 <= n <= 10_000, "from 2 to 10000"),
     (("renorm_start", "renorm_r_end", "renorm_d_end"), lambda n: n >= 0, "0 or more"),
     (("r_max",), lambda x: 1 <= x < math.inf, "a finite number, 1 or larger"),
     (("probe_at",), lambda steps: all(n >= 0 for n in steps), "steps counted from 0"),
     (
         ("probe_multiples",),
-        lambda several: several and all(x != 0 and math.isfinite(x) for x in several),
-        "finite numbers other than 0",
+        lambda several: several and all(map(math.isfinite, several)) and len({0.0, *several}) == len(several) + 1,
+        "finite numbers other than 0, each given once",
     ),
     (("milestones",), lambda epochs: all(n >= 0 for n in epochs), "epochs, 0 or more"),
     (("batch_size", "warmup", "warmup_epochs", "validation", "seed", "train_subset"), lambda n: n >= 0, "0 or more"),
