@@ -32,6 +32,7 @@ class ModelStep:
         backends: Backends,
         options: Options,
         exchange: Exchange | None = None,
+        watch: Callable[[LayerStep], None] | None = None,
     ) -> None:
         """Of the layers of an observed model.
 
@@ -40,20 +41,17 @@ class ModelStep:
             backends: What computes the step.
             options: BNP's.
             exchange: Gives the rows of all processes; None: those of this one are all.
+            watch: Called with the step of each layer, before its gradients are replaced.
         """
         self.alarm = DeferredAlarm(_warn_not_finite)
         self._exchange = exchange
         self._observed, self._backends, self._options = observed, backends, options
         self._warned_single_row = options.statistics != "batch"
-        self._watch: Callable[[LayerStep], None] | None = None
+        self._watch = watch
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies."""
         return {**self.__dict__, "alarm": DeferredAlarm(_warn_not_finite)}
-
-    def watch(self, look: Callable[[LayerStep], None]) -> None:
-        """Have a function called with the step of each layer, before it is taken."""
-        self._watch = look
 
     def mute(self) -> None:
         """Tell the user nothing."""

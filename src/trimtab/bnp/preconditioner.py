@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -246,10 +245,8 @@ class BNP(Joinable):
         for layer in observed.layers.values():
             running = originals.get(id(layer.module))
             layer.running = None if running is None else running.clone()
-        step = ModelStep(observed, backends, self.options)
+        step = ModelStep(observed, backends, self.options, watch=watch)
         step.mute()
-        if watch is not None:
-            step.watch(watch)
         for layer in observed.layers.values():
             layer.hooks.put_on()
         try:
@@ -286,9 +283,7 @@ class BNP(Joinable):
         """Use as a context manager, which detaches at the end."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Detach."""
         self.detach()
 
