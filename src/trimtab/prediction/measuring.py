@@ -31,7 +31,7 @@ SECONDS, BYTES = 60.0, 4 << 30
 """What a measurement may take, about: fewer samples are measured if all of them would take more."""
 _EXPECTED_PRODUCTS = 8
 _COPIES = 3  # times what the graph of the derivative keeps, for what comes and goes beside it
-_TRIED = (2, 12)  # samples, to see what they take
+TRIED, _FEW = 12, 2  # samples, to see what they take
 _TRIAL = 1.75  # products: one, the start and the outputs
 
 
@@ -289,7 +289,7 @@ def _affordable(
     memory: float,
 ) -> tuple[int, int, str]:
     """How many samples to take, in batches of which size, and why fewer than asked for if so."""
-    tried = [min(count, size) for count in _TRIED]
+    tried = [min(count, size) for count in (_FEW, TRIED)]
 
     def cost(count: int) -> tuple[float, float]:
         return _cost(isolated, inputs[:count], None if targets is None else targets[:count], loss, outputs)

@@ -10,6 +10,7 @@ from trimtab.norms.statistics import Statistics, canonical_statistics
 from trimtab.prediction.drawing import draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import (
+    TRIED,
     Measurement,
     check_batch_size,
     has_batch_statistics,
@@ -204,8 +205,8 @@ def _check_forward(model: nn.Module, inputs: Tensor) -> None:
         ValueError: If its forward fails.
     """
     isolated = IsolatedModel(model, dropout=False)
-    try:
-        isolated.run(lambda: isolated.model(inputs[:2]))
+    try:  # as many as are tried later: kernels are made anew for each number
+        isolated.run(lambda: isolated.model(inputs[:TRIED]))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         first = str(error).partition("\n")[0]
         raise ValueError(f"inputs: the model does not take {tuple(inputs.shape)}, {inputs.dtype}: {first}") from error

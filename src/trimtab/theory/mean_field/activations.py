@@ -239,19 +239,21 @@ def _by_hermite_series(function: Function, v1: ArrayLike, v2: ArrayLike, c: Arra
         each, inverse = np.unique(np.asarray(v, dtype=float), return_inverse=True)
         table = (weights * np.stack(basis)) @ function(np.sqrt(each)[:, None] * t).T
         missing = (1,) * (rho.ndim - np.ndim(v))
-        return np.broadcast_to(table[:, inverse.ravel()].reshape(DEGREE, *missing, *np.shape(v)), (DEGREE, *rho.shape))
+        found = table[:, inverse.ravel()].reshape(DEGREE, *missing, *np.shape(v))
+        return found if len(each) > 1 else table.reshape(DEGREE, *[1] * rho.ndim)
 
     _, rho = _correlation(v1, v2, c)
-    first, second = coefficients(v1), coefficients(v2)
+    first, second = coefficients(v1), coefficients(v2)  # no larger than the variances
     total = np.zeros_like(rho)
     if not rho.ndim:
         return np.asarray(np.polynomial.polynomial.polyval(rho, first * second))
     for begin in range(0, len(rho), ROWS):  # so few at a time that they stay in the processor's cache
         rows = slice(begin, begin + ROWS)
         part = total[rows]
+        here, there = (each[:, rows] if each.shape[1] > 1 else each for each in (first, second))
         for k in reversed(range(DEGREE)):  # Horner's scheme
             part *= rho[rows]
-            part += first[k, rows] * second[k, rows]
+            part += here[k] * there[k]
     return total
 
 
