@@ -100,6 +100,7 @@ REFUSED = [
     ("--method bn --activation tanh", r"has activation relu, not tanh; give --activation relu"),
     ("--fold --method vanilla --activation tanh", r"has activation relu, not tanh; give --activation relu"),
     ("--method bn --before-activation", r"has before_activation False, not True; give --no-before-activation"),
+    ("--method bn --norm-eps 0.1", r"has norm_eps .*, not 0.1; give --norm-eps "),
     ("--method ln", r"init_from: the network in .* is another one"),
     ("--method bn --norm-layers 0", r"init_from: the network in .* is another one"),
 ]

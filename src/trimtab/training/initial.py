@@ -37,11 +37,13 @@ def take_over_weights(session: Session, folder: Path | None = None) -> None:
     except ValueError as error:
         raise ValueError(f"init_from: {error}") from error
     before, here = _told_apart(other.settings), _told_apart(settings)
-    if settings.fold:  # then here is no norm, and it has no place
-        del before["before_activation"], here["before_activation"]
+    if settings.fold:  # then here is no norm
+        for name in _OF_NORMS:
+            del before[name], here[name]
     for name, theirs in before.items():
         if theirs != here[name]:
-            flag = f"--{'' if theirs else 'no-'}before-activation" if isinstance(theirs, bool) else f"--{name} {theirs}"
+            flag = name.replace("_", "-")
+            flag = f"--{'' if theirs else 'no-'}{flag}" if isinstance(theirs, bool) else f"--{flag} {theirs}"
             raise ValueError(f"init_from: the run in {source} has {name} {theirs}, not {here[name]}; give {flag}")
     model = other.model
     if settings.fold:
@@ -55,12 +57,17 @@ def take_over_weights(session: Session, folder: Path | None = None) -> None:
     session.initial = {"run": source, "step": other.step, "folded": settings.fold, "digest": _digest(weights)}
 
 
+_OF_NORMS = ("norm_eps", "group_size", "before_activation")
+
+
 def _told_apart(settings: Settings) -> dict[str, object]:
     """What changes the function of a network and neither names nor shapes of its weights."""
     return {
         "network": settings.network,
         "normalize": settings.normalize,
         "activation": settings.activation or "relu",
+        "norm_eps": settings.norm_eps,
+        "group_size": settings.group_size,
         "before_activation": settings.before_activation or Norm.parse(settings.parsed_method.norm).before_activation,
     }
 

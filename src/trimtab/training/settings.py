@@ -1,10 +1,9 @@
 """The settings of a training run, from flags, a YAML file and the recipes."""
 
 import math
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from trimtab.data import DATASETS
 from trimtab.nearest import nearest
@@ -12,11 +11,10 @@ from trimtab.networks import ACTIVATIONS, INITS, NETWORKS
 from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.records import RENAMED_SETTINGS, shown
 from trimtab.renamed import renamed_options
+from trimtab.training.conversion import convert, without_none
 from trimtab.training.methods import METHODS, Method
 
 T = TypeVar("T")
-LIMIT = 2**63
-"""Whole numbers are smaller; torch has no larger ones."""
 
 # What `--help` puts together.
 _WHAT, _OPTIMIZATION, _SCHEDULE = "network and data", "optimization", "learning rate schedule"
@@ -244,45 +242,6 @@ def as_it_was(saved: Mapping[str, Any]) -> dict[str, Any]:
     return earlier
 
 
-def convert(value: Any, hint: Any) -> Any:
-    """A value from YAML or a command line as the type that a setting has.
-
-    Raises:
-        ValueError: If it cannot be, with what it must be.
-    """
-    if get_origin(hint) in (Union, types.UnionType):
-        if value is None or (isinstance(value, str) and value.lower() == "none"):
-            return None
-        hint = _without_none(hint)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ValueError(f"must be one of {', '.join(get_args(hint))}, not {shown(value)}")
-        return value
-    if get_origin(hint) is tuple:
-        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-        return tuple(convert(part.strip() if isinstance(part, str) else part, get_args(hint)[0]) for part in parts)
-    if hint is bool:
-        words = {"true": True, "yes": True, "false": False, "no": False}
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
-        raise ValueError(f"must be true or false, not {shown(value)}")
-    if hint is str:
-        if not isinstance(value, str) or not value:
-            raise ValueError(f"must be a name, not {shown(value)}")
-        return value
-    try:
-        number = hint(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-    except (ValueError, OverflowError):
-        number = None
-    if number is None or (hint is int and isinstance(value, float) and not value.is_integer()):
-        raise ValueError(f"must be {'a whole number' if hint is int else 'a number'}, not {shown(value)}")
-    if hint is int and abs(number) >= LIMIT:
-        raise ValueError(f"must be a whole number below 2^63, not {shown(value)}")
-    return number
-
-
 def resolved(value: T | None) -> T:
     """The value of a setting that is None until a recipe has decided it."""
     if value is None:
@@ -320,7 +279,7 @@ class SettingInfo:
 
 def setting_infos() -> list[SettingInfo]:
     """All settings, in order."""
-    hints = {name: _without_none(hint) for name, hint in get_type_hints(Settings).items()}
+    hints = {name: without_none(hint) for name, hint in get_type_hints(Settings).items()}
     named = {"data": DATASETS, "network": NETWORKS, "method": METHODS, "init": INITS, "probe": (*PROBES, "all")}
     named["activation"] = ACTIVATIONS
     return [
@@ -335,10 +294,3 @@ def setting_infos() -> list[SettingInfo]:
         )
         for f in fields(Settings)
     ]
-
-
-def _without_none(hint: Any) -> Any:
-    if get_origin(hint) not in (Union, types.UnionType):
-        return hint
-    (option,) = (option for option in get_args(hint) if option is not type(None))
-    return option

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 from trimtab.nearest import nearest
-from trimtab.training.settings import SettingInfo, convert, setting_infos
+from trimtab.training.conversion import convert
+from trimtab.training.settings import SettingInfo, setting_infos
 
 FORMS = "NAME=A..B:N (geometric), NAME=lin:A..B:N or NAME=A,B,..."
 DIGITS = 6

@@ -13,9 +13,10 @@ from torch import nn
 from trimtab.data import Dataset
 from trimtab.records import whole_file
 from trimtab.training.building import batch_size_of, split_data
+from trimtab.training.conversion import LIMIT
 from trimtab.training.network import Interface, network
 from trimtab.training.recipes import resolve
-from trimtab.training.settings import LIMIT, Settings, as_it_was
+from trimtab.training.settings import Settings, as_it_was
 from trimtab.training.sweep.axes import Axis
 from trimtab.training.sweep.memory import networks_at_once
 from trimtab.training.sweep.stack import OF_ONE_NETWORK
