@@ -61,6 +61,7 @@ def times(out: Path) -> dict[str, int]:
 
 
 def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
+    others = set(multiprocessing.active_children())  # of other tests
     progress: list[compare.ComparisonProgress] = []
     comparison = ComparisonRunner(GRID, tmp_path / "a", command="c", device=CPU, jobs=2, show=progress.append).run(
         lambda c: "!"
@@ -88,7 +89,7 @@ def test_a_comparison_is_what_its_runs_are_one_by_one(tmp_path: Path) -> None:
             assert len(History.read(tmp_path / "a" / "runs" / trial.run).evaluated) == 20
     assert progress[-1].done == progress[-1].total
     assert not list((tmp_path / "a").rglob(CHECKPOINT))
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
 
 
 def test_runs_that_are_done_are_not_done_again(tmp_path: Path, whole: Path) -> None:

@@ -109,7 +109,13 @@ def has_own_forward(layer: nn.Module) -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether something of the user's own runs with each call of a module, which may change what comes in or out."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    for register in (module.register_forward_hook, module.register_forward_pre_hook):
+        handle = register(lambda *_: None)  # it knows the others
+        hooks = handle.hooks_dict_ref()
+        handle.remove()
+        if hooks:
+            return True
+    return False
 
 
 def _like(values: Tensor, tensor: Tensor) -> Tensor:
