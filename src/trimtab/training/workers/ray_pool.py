@@ -1,12 +1,14 @@
 """A pool of Ray tasks, on this machine or on the nodes of a cluster, which share the folder of the runs."""
 
+import _thread
 import os
 import platform
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,8 @@ from trimtab.training.workers.task import Failure, Outcome, Task, attempt, loade
 
 SECONDS_BETWEEN_LOOKS = 0.5
 """How often the records of the runs are looked at, to see how far they are."""
+SECONDS_BETWEEN_MARKS = 0.1
+"""How often a task looks whether it shall go on."""
 MARK = f".ray{UNFINISHED}"
 """A file beside the folders of the runs, by which a node knows that it sees the same folder as the driver."""
 
@@ -112,27 +116,23 @@ class RayPool:
     def stop(self) -> None:
         """End all tasks; a run that is under way leaves a checkpoint.
 
-        Tasks that take longer end with the connection. Ray could be told to kill them, but a task that returns just
-        then would abort this process (Ray 2.60).
+        Tasks end when their mark is gone; those that take longer end with the connection. Ray could be told to cancel
+        or kill them, but a task that returns just then would abort this process (Ray 2.60).
         """
         running, marked = list(self._running), list(self._marked)
         self._running.clear()
         self._marked.clear()
         deadline = time.monotonic() + SECONDS_TO_STOP
-        try:
-            for reference in running:
-                self._ray.cancel(reference)  # as Ctrl-C does
-            while running and time.monotonic() < deadline:
-                _, running = self._ray.wait(running, num_returns=len(running), timeout=SECONDS_BETWEEN_LOOKS)
-                self._deliver()
-        finally:
-            for folder in marked:
-                (folder / MARK).unlink(missing_ok=True)
+        for folder in marked:
+            (folder / MARK).unlink(missing_ok=True)
+        while running and time.monotonic() < deadline:
+            _, running = self._ray.wait(running, num_returns=len(running), timeout=SECONDS_BETWEEN_LOOKS)
+            self._deliver()
 
 
 def _train(task: Task, threads: int, mark: str) -> Outcome | Failure | None:
     """What a task does on its node; None if it was interrupted."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; Ray cancels a task by this signal
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; a task is interrupted by this signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(threads)
     node, runs = platform.node(), task.folder.parent
@@ -146,6 +146,25 @@ def _train(task: Task, threads: int, mark: str) -> Outcome | Failure | None:
     except (OSError, ValueError) as error:
         return Failure(f"the node {node} lacks the data: {error}", is_defect=False)
     try:
-        return attempt(task, lambda step: None)
+        with _interrupted_without(runs / MARK):
+            return attempt(task, lambda step: None)
     except torch.OutOfMemoryError:
         os._exit(1)  # which frees the device's memory; the run is tried again
+
+
+@contextmanager
+def _interrupted_without(mark: Path) -> Iterator[None]:
+    """Interrupt the main thread, as Ctrl-C does, once a file is gone."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(SECONDS_BETWEEN_MARKS):
+            if not mark.exists():
+                _thread.interrupt_main()
+                return
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
