@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import torch
 
 import trimtab
-from trimtab.cli import compare, completion, data, export, list, predict, probe, report, several, sweep, train
+from trimtab.cli import claims, compare, completion, data, export, list, predict, probe, report, several, sweep, train
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, one_line, print_error, terminable
 from trimtab.cli.parsing import Parser
 
@@ -30,6 +30,7 @@ def parser() -> Parser:
     probe.add(commands)
     sweep.add(commands)
     report.add(commands)
+    claims.add(commands)
     export.add(commands)
     predict.add(commands)
     data.add(commands)

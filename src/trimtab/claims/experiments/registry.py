@@ -1,0 +1,118 @@
+"""The registry of experiments."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import torch
+
+from trimtab.claims.findings import Findings
+from trimtab.nearest import nearest
+from trimtab.training.workers.pool import Engine
+
+FIRST_SEED = 101
+"""Runs that were seen when criteria were written had seeds below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an experiment is run with.
+
+    Attributes:
+        size: One of `trimtab.claims.record.SIZES`.
+        device: Where networks are trained.
+        data_root: The folder of the data sets; None: as everywhere.
+        work: The folder for training runs, which are found again there.
+        jobs: Runs at a time; None: as many as do not slow each other down.
+        engine: Who trains; None: processes on this machine.
+        more: How many times the usual number of seeds.
+        command: As it was typed.
+        show: Called with a sentence on the progress.
+    """
+
+    size: str
+    device: torch.device
+    data_root: Path | None
+    work: Path
+    jobs: int | None = None
+    engine: Engine | None = None
+    more: int = 1
+    command: str = ""
+    show: Callable[[str], None] = field(default=lambda text: None)
+
+    def seeds(self, number: int) -> tuple[int, ...]:
+        """The seeds of so many runs; more of them in a second pass."""
+        return tuple(range(FIRST_SEED, FIRST_SEED + number * self.more))
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment.
+
+    Attributes:
+        name: Its name.
+        title: What is done, in a few words.
+        minutes: By size, how long it takes: small on two cores of a CPU, gpu and paper on one H200.
+        needs: Data sets that it reads, by size; embedded ones are not named.
+        run: Runs it.
+    """
+
+    name: str
+    title: str
+    minutes: Mapping[str, float]
+    needs: Mapping[str, tuple[str, ...]]
+    run: Callable[[Findings, Context], None]
+
+
+_KNOWN: dict[str, Experiment] = {}
+
+
+def experiment(
+    name: str,
+    title: str,
+    *,
+    small: float | None = None,
+    gpu: float | None = None,
+    paper: float | None = None,
+    needs: tuple[str, ...] | Mapping[str, tuple[str, ...]] = (),
+) -> Callable[[Callable[[Findings, Context], None]], Callable[[Findings, Context], None]]:
+    """Register a function as an experiment; the sizes that it has are those with a number of minutes."""
+
+    def register(run: Callable[[Findings, Context], None]) -> Callable[[Findings, Context], None]:
+        if name in _KNOWN:
+            raise ValueError(f"there is an experiment {name!r} already")
+        minutes = {size: m for size, m in (("small", small), ("gpu", gpu), ("paper", paper)) if m is not None}
+        by_size = needs if isinstance(needs, Mapping) else dict.fromkeys(minutes, needs)
+        _KNOWN[name] = Experiment(name, title, minutes, by_size, run)
+        return run
+
+    return register
+
+
+@cache
+def _load() -> None:
+    package = import_module("trimtab.claims.experiments")
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+
+
+def experiments() -> Mapping[str, Experiment]:
+    """All experiments, by name."""
+    _load()
+    return _KNOWN
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment with a name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    known = experiments()
+    if name not in known:
+        near = nearest(name, known)
+        raise ValueError(f"there is no experiment {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    return known[name]

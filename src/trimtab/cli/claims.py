@@ -1,0 +1,288 @@
+"""`trimtab claims`: the claims of the papers, their verdicts, and the experiments that decide them."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab.cli.common import FAILED, CommandError, add_machine, need, place, positive, resumable, typed
+
+if TYPE_CHECKING:
+    from trimtab.claims import Claim, RecordStore, Verdict
+    from trimtab.cli.parsing import Commands, Parser
+
+PAPERS = ("bnp", "landscape", "meanfield", "regularization", "trimtab")
+SIZES = ("small", "gpu", "paper")
+WORK = Path("runs") / "claims"
+GO_ON = "the same command goes on"
+
+
+def add(commands: "Commands") -> None:
+    """Declare `claims list`, `claims show`, `claims run` and `claims report`."""
+    parser = commands.add_parser("claims", help="list, show, run or report the papers' claims, each with its verdict")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="one line for each claim: verdict, size, date")
+    _add_filters(listing)
+    listing.add_argument("--json", action="store_true", help="print them as JSON")
+    _add_results(listing)
+    listing.set_defaults(run=_list)
+    showing = actions.add_parser("show", help="a claim with its criterion, numbers and verdict")
+    showing.add_argument("ids", nargs="+", metavar="ID", help="of the claim, as `trimtab claims list` has it")
+    showing.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_results(showing)
+    showing.set_defaults(run=_show)
+    running = actions.add_parser(
+        "run",
+        usage="trimtab claims run (ID ... | --all | --experiment NAME) [--size SIZE] [--budget MINUTES] [options]",
+        help="run the experiments that decide claims",
+        description="Runs the experiments that decide claims and writes a record of each. What has a record is not run "
+        "again, and training runs that were done are found again: the same command goes on where it was stopped.",
+    )
+    running.add_argument("ids", nargs="*", metavar="ID", help="of claims, as `trimtab claims list` has them")
+    running.add_argument("--all", action="store_true", help="all claims, or those that the filters leave")
+    running.add_argument(
+        "--experiment", action="append", default=[], metavar="NAME", help="this experiment; repeatable"
+    )
+    _add_filters(running)
+    running.add_argument("--size", choices=SIZES, default="small", help="how large (default: %(default)s)")
+    running.add_argument(
+        "--budget", type=float, metavar="MINUTES", help="run what fits into so many minutes, and say what is left"
+    )
+    running.add_argument(
+        "--more-seeds", type=positive, default=1, metavar="N", help="so many times the usual number of seeds"
+    )
+    running.add_argument("--jobs", type=positive, metavar="N", help="training runs at a time (default: by the machine)")
+    running.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="who trains (default: %(default)s)"
+    )
+    running.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster, as for `trimtab compare`")
+    running.add_argument("--force", action="store_true", help="run again what has a record")
+    running.add_argument("--dry-run", action="store_true", help="say what would be run, and how long it takes")
+    _add_results(running)
+    add_machine(running)
+    running.set_defaults(run=_run)
+
+
+def _add_filters(parser: "Parser") -> None:
+    parser.add_argument("--paper", choices=PAPERS, help="only claims of this paper; trimtab: our own")
+    parser.add_argument("--kind", choices=("T", "M", "C", "S"), help="theorem, measurement, curves compared, timed")
+    parser.add_argument("--block", metavar="N.N", help="only this block of claims, such as 1.2")
+    parser.add_argument("--verdict", metavar="VERDICT", help="only those with this verdict, such as holds")
+
+
+def _add_results(parser: "Parser") -> None:
+    parser.add_argument(
+        "--results",
+        type=place,
+        metavar="FOLDER",
+        help=f"records of experiments; they come before those that trimtab has (default: {WORK / 'results'})",
+    )
+
+
+def _store(options: argparse.Namespace) -> "RecordStore":
+    from trimtab.claims import RecordStore
+
+    return RecordStore(_results(options))
+
+
+def _results(options: argparse.Namespace) -> Path:
+    folder: Path = options.results or WORK / "results"
+    return folder
+
+
+def _chosen(options: argparse.Namespace, store: "RecordStore") -> "list[Claim]":
+    """The claims that the filters leave."""
+    from trimtab.claims import VERDICTS, claims
+
+    if options.verdict is not None and options.verdict not in VERDICTS:
+        raise CommandError(f"there is no verdict {options.verdict!r}; there are {', '.join(VERDICTS)}")
+    chosen = [
+        claim
+        for claim in claims().values()
+        if options.paper in (None, claim.paper)
+        and options.kind in (None, claim.kind)
+        and options.block in (None, claim.block)
+    ]
+    if options.verdict is None:
+        return chosen
+    return [claim for claim in chosen if _best(claim, store).state == options.verdict]
+
+
+def _best(claim: "Claim", store: "RecordStore") -> "Verdict":
+    """The verdict at the largest size that has one; at the small size, if none has."""
+    from trimtab.claims import verdict_on, verdicts
+
+    found = verdicts(claim, store)
+    return list(found.values())[-1] if found else verdict_on(claim, "small", store)
+
+
+def _list(options: argparse.Namespace) -> int:
+    store = _store(options)
+    rows = [(claim, _best(claim, store)) for claim in _chosen(options, store)]
+    if options.json:
+        print(json.dumps([_as_json(claim, verdict) for claim, verdict in rows], indent=1, ensure_ascii=False))
+        return 0
+    need("rich")
+    from rich.text import Text
+
+    from trimtab.cli.entries import print_entries
+
+    print_entries((claim.id, Text(_line(claim, verdict))) for claim, verdict in rows)
+    counts: dict[str, int] = {}
+    for _, verdict in rows:
+        counts[verdict.state] = counts.get(verdict.state, 0) + 1
+    print(f"{len(rows)} claims: " + ", ".join(f"{number} {state}" for state, number in counts.items()))
+    return 0
+
+
+def _line(claim: "Claim", verdict: "Verdict") -> str:
+    flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
+    if verdict.state == "not run":
+        return f"not run: {verdict.reason}"
+    dates = max((record.date for record in verdict.records.values()), default="")
+    return f"{verdict.state}{flags} ({verdict.size}{', ' + dates if dates else ''}): {claim.statement}"
+
+
+def _show(options: argparse.Namespace) -> int:
+    from trimtab.claims import claim_named, verdicts
+
+    store = _store(options)
+    shown = [(claim, verdicts(claim, store), _best(claim, store)) for claim in map(claim_named, options.ids)]
+    if options.json:
+        several = [
+            [_as_json(claim, verdict) for verdict in (list(found.values()) or [best])] for claim, found, best in shown
+        ]
+        print(json.dumps(several, indent=1, ensure_ascii=False))
+        return 0
+    for number, (claim, found, best) in enumerate(shown):
+        print(*([""] if number else []), *_described(claim, list(found.values()) or [best]), sep="\n")
+    return 0
+
+
+def _described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
+    """A claim in lines."""
+    lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
+    for verdict in found:
+        lines.append(
+            f"At size {verdict.size}: {verdict.state}" + (f" [{', '.join(verdict.flags)}]" if verdict.flags else "")
+        )
+        if verdict.state == "not run" and not verdict.records:
+            lines.append(f"  {verdict.reason}")
+            continue
+        for outcome in verdict.outcomes:
+            label = f"({outcome.part.label}) " if outcome.part.label else ""
+            lines.append(f"  {label}{outcome.part.text}: {outcome.state}; {outcome.sentence}")
+        lines += [f"  corrected form, {one.part.text}: {one.state}; {one.sentence}" for one in verdict.corrected]
+        for record in verdict.records.values():
+            lines.append(f"  {record.command}; {record.date}, {record.seconds:.0f} s, {record.machine}")
+            lines += [f"  {note}" for note in record.notes]
+    if claim.why:
+        lines.append(f"Why: {claim.why}")
+    if claim.disagrees:
+        lines.append(f"The criterion is not the paper's words alone: {claim.disagrees}")
+    return lines
+
+
+def _as_json(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "paper": claim.paper,
+        "place": claim.place,
+        "kind": claim.kind,
+        "statement": claim.statement,
+        "criterion": claim.criterion,
+        "digest": claim.digest,
+        "verdict": verdict.state,
+        "size": verdict.size,
+        "flags": list(verdict.flags),
+        "reason": verdict.reason,
+        "corrected": verdict.corrected_state,
+        "parts": [
+            {
+                "part": outcome.part.text,
+                "state": outcome.state,
+                "numbers": outcome.sentence,
+                "interval": None if outcome.interval is None else asdict(outcome.interval),
+            }
+            for outcome in verdict.outcomes
+        ],
+        "records": {
+            name: {"date": record.date, "command": record.command, "machine": record.machine, "commit": record.commit}
+            for name, record in verdict.records.items()
+        },
+    }
+
+
+def _run(options: argparse.Namespace) -> int:
+    from trimtab.claims import claim_named
+    from trimtab.claims.experiments.registry import Context, experiment_named
+    from trimtab.claims.running import Plan, plan, run
+    from trimtab.training.device import device_named
+    from trimtab.training.workers.engines import engine_named
+
+    if bool(options.ids) + options.all + bool(options.experiment) != 1:
+        raise CommandError("say what to run: ids of claims, --all, or --experiment NAME")
+    if options.budget is not None and not options.budget > 0:
+        raise CommandError(f"--budget must be a number of minutes above 0, not {options.budget:g}")
+    if options.engine == "ray":
+        need("ray", extra="ray")
+    store = _store(options)
+    if options.experiment:
+        named = [experiment_named(name) for name in dict.fromkeys(options.experiment)]
+        without = tuple(one for one in named if options.size not in one.minutes)
+        done = tuple(
+            one for one in named if one not in without and not options.force and store.find(one.name, options.size)
+        )
+        planned = Plan(tuple(one for one in named if one not in (*without, *done)), (), done, without)
+    else:
+        claims = [claim_named(name) for name in options.ids] if options.ids else _chosen(options, store)
+        planned = plan(claims, options.size, store, budget=options.budget, force=options.force)
+    for one in planned.without:
+        print(f"{one.name} has no size {options.size}; it has {', '.join(one.minutes)}.")
+    if planned.done:
+        print(f"{len(planned.done)} experiments have a record; --force runs them again.")
+    if options.dry_run:
+        for one in planned.now:
+            print(f"{one.name}: {one.title}, about {one.minutes[options.size]:g} min")
+        print(f"{len(planned.now)} experiments, about {sum(one.minutes[options.size] for one in planned.now):g} min.")
+        _say_left(planned.later, options.size)
+        return 0
+    context = Context(
+        size=options.size,
+        device=device_named(options.device),
+        data_root=options.data_root,
+        work=WORK / options.size,
+        jobs=options.jobs,
+        engine=engine_named(options.engine, options.ray_address),
+        more=options.more_seeds,
+        command=typed(),
+        show=lambda text: print(f"  {text}", flush=True),
+    )
+    deadline = None if options.budget is None else time.monotonic() + 60 * options.budget
+    failed = 0
+    left: list[Any] = []
+    with resumable(WORK, GO_ON):
+        for one in planned.now:
+            print(f"{one.name}: {one.title}, about {one.minutes[options.size]:g} min", flush=True)
+            try:
+                left += run(
+                    [one],
+                    context,
+                    _results(options),
+                    deadline=deadline,
+                    finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
+                )
+            except ValueError as error:  # data that are not there, say
+                failed += 1
+                print(f"  not run: {error}", flush=True)
+    _say_left([*left, *planned.later], options.size)
+    return FAILED if failed else 0
+
+
+def _say_left(left: Sequence[Any], size: str) -> None:
+    if left:
+        minutes = sum(one.minutes[size] for one in left)
+        print(f"Left: {', '.join(one.name for one in left)}; about {minutes:g} min.")
