@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from trimtab.cli import main
+from trimtab.data import Dataset, Split
 from trimtab.probe_registry import PROBES, expand_probe_names
+from trimtab.probes import ConditioningResult
 from trimtab.records import EVENTS, History, Probed, read_events
+from trimtab.training.probe_factories import make_monitor
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
@@ -51,6 +54,21 @@ def test_a_run_with_every_probe_on_is_the_run_without(method: str, tmp_path: Pat
 
 def _events(folder: Path) -> list[Probed]:
     return [event for event in read_events(folder / EVENTS) if isinstance(event, Probed)]
+
+
+@pytest.mark.slow
+def test_all_layers_of_the_five_layer_network_have_hessian_blocks() -> None:
+    """At the paper's batch size and with images of CIFAR-10's size (bnp, Sec. 3.3)."""
+    split = Split(torch.randint(256, (128, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (128,)))
+    dataset = Dataset(name="cifar10", train=split, test=split, classes=10, scale=255.0, mean=(0.5,) * 3, std=(0.3,) * 3)
+    told = Settings(data="cifar10", network="cnn5", method="bnp", batch_size=128, steps=1, probe=("conditioning",))
+    session = Session(resolve(told), torch.device("cpu"), dataset=dataset)
+    monitor = make_monitor(session)
+    assert monitor is not None
+    (found,) = (monitor(session.model, session.loss_fn, session.next_batch()) or {}).values()
+    assert isinstance(found, ConditioningResult)
+    layers = list(found.layers.values())
+    assert len(layers) == 5 and all(layer.note is None and layer.hessian_norm > 0 for layer in layers)
 
 
 def test_names() -> None:
