@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from trimtab.cli import main
 from trimtab.data import Dataset, Split
 from trimtab.probe_registry import PROBES, expand_probe_names
 from trimtab.probes import ConditioningResult
 from trimtab.records import EVENTS, History, Probed, read_events
-from trimtab.training.probe_factories import make_monitor
+from trimtab.training.probe_factories import make_monitor, robustness
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
@@ -69,6 +70,31 @@ def test_all_layers_of_the_five_layer_network_have_hessian_blocks() -> None:
     assert isinstance(found, ConditioningResult)
     layers = list(found.layers.values())
     assert len(layers) == 5 and all(layer.note is None and layer.hessian_norm > 0 for layer in layers)
+
+
+@pytest.mark.parametrize("normalize", ["unit", "standard", "pixel"])
+def test_pixels_are_perturbed_however_inputs_are_normalized(normalize: str) -> None:
+    """By steps of ε on the scale from 0 to 1, cut off at its ends."""
+    told = Settings(network="small-mlp", method="bn", batch_size=32, steps=30, normalize=normalize)  # type: ignore[arg-type]
+    session = Session(resolve(told), torch.device("cpu"))
+    for _ in range(30):
+        session.advance()
+    found = robustness(session)(session.model, session.loss_fn, session.next_batch())
+    test, train = (part.inputs / session.dataset.scale for part in (session.dataset.test, session.dataset.train))
+    mean, std = {
+        "unit": (torch.zeros(()), torch.ones(())),
+        "standard": (train.mean(), train.std(correction=0)),
+        "pixel": (train.mean(0), train.std(0, correction=0)),
+    }[normalize]
+    std = torch.where(std > 0, std, torch.ones(()))
+    labels, model = session.dataset.test.targets, session.model.eval()
+    pixels = test.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(F.cross_entropy(model((pixels - mean) / std), labels), pixels)
+    for eps, accuracy in zip(found.eps, found.accuracies, strict=True):
+        moved = (test + eps * slope.sign()).clamp(0, 1)
+        right = (model((moved - mean) / std).argmax(1) == labels).float().mean()
+        assert accuracy == pytest.approx(float(right), abs=0.004)
+    assert found.accuracies[-1] < found.accuracy
 
 
 def test_names() -> None:

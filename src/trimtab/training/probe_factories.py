@@ -129,14 +129,12 @@ def gradients(session: "Session") -> "Probe[Any]":
 
 def robustness(session: "Session") -> "Probe[Any]":
     """Held-out accuracy under one-step sign perturbations of the inputs."""
-    from trimtab.data import normalization
+    from trimtab.data import fitted, normalization
     from trimtab.probes import Robustness
 
     dataset = session.dataset
-    shape = (-1,) + (1,) * (len(dataset.input_shape) - 1)
-    shift, divisor = (
-        torch.tensor(each).view(shape) for each in normalization(dataset, resolved(session.settings.normalize))
-    )
+    values = normalization(dataset, resolved(session.settings.normalize))
+    shift, divisor = (fitted(torch.tensor(each), dataset.input_shape) for each in values)
     images = dataset.classes > 0 and dataset.scale != 1  # whose pixels are from 0 to 1
     return Robustness(
         scale=1 / divisor,
