@@ -196,6 +196,7 @@ class ResNet(nn.Module):
         lambda x: x.flatten(1),
         lambda x: x.view(x.size(0), -1),
         lambda x: x.reshape(x.shape[0], -1),
+        lambda x: x.view(x.size()[0], -1),
         lambda x: x.mean((2, 3)),
         lambda x: x.mean([-1, -2]),
     ],
@@ -321,6 +322,32 @@ class Tied(nn.Module):
         return F.linear(self.norm(self.layer(x)), self.layer.weight)
 
 
+class TransposedToo(nn.Module):
+    """An attribute of torch is a value, too: here the features are read beside the BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.layer(x)
+        return self.norm(x), x.T
+
+
+class Video(nn.Module):
+    """Makes samples of frames and puts them together again: flattened are all frames of a video."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(3 * 4 * 4, 5)
+
+    def forward(self, videos: Tensor) -> Tensor:
+        frames = videos.flatten(0, 1)
+        seen = self.norm(F.relu(self.layer(frames)))
+        result: Tensor = self.head(seen.view(videos.size(0), -1))
+        return result
+
+
 class Untraceable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -379,6 +406,8 @@ UNFOLDABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "used twice": (used_twice, r"before it, 0 \(Linear\) is called 2 times, and after it is 2 \(ReLU\)"),
     "shared": (shared_weight, r"before it, 0 \(Linear\) shares a parameter"),
     "tied": (Tied, "before it, layer .* the model reads its parameters by itself"),
+    "attribute": (TransposedToo, r"before it, the output of layer \(Linear\) is read by others too"),
+    "frames": (Video, r"before it is relu\(\), and after it is view\(\)"),
     "untraceable": (Untraceable, "cannot be traced by torch.fx"),
     "own forward": (
         lambda: nn.Sequential(OwnForward(3, 3), nn.BatchNorm1d(3)),

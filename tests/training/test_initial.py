@@ -114,6 +114,22 @@ def test_what_does_not_fit(
     assert_refused(command, sentence, capsys, tmp_path)
 
 
+def test_another_norm_with_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused if it is another function of them; relatives of BatchNorm are the same one in evaluation."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    for method, there in (("ln", first), ("bn", second)):
+        assert cli.main([*TRAIN, "--method", method, "--steps", "5", "--out", there]) == 0
+    command = [*TRAIN, *STILL, "--out", str(tmp_path / "run"), "--init-from"]
+    for method in ("gn", "bnp+gn"):
+        sentence = r"the run in .* has the norm ln, not gn; give --method ln"
+        assert_refused([*command, first, "--method", method], sentence, capsys, tmp_path)
+    for number, method in enumerate(("brn", "ghost", "noisy-bn", "bn-stopgrad", "bnp+bn")):
+        run = tmp_path / str(number)
+        command = [*TRAIN, *STILL, "--norm-momentum", "0", "--method", method, "--out", str(run)]
+        assert cli.main([*command, "--init-from", second]) == 0
+        assert last(run).loss == pytest.approx(last(Path(second)).loss, rel=1e-6)
+
+
 def test_other_shapes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Vectors of ten numbers in the place of images."""
     command = ["train", "--data", "gaussian", "--network", "small-mlp", "--method", "bn", "--steps", "1", "--quiet"]

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from trimtab.cli import main
+from trimtab.data import Dataset, Split
 from trimtab.probe_registry import PROBES, expand_probe_names
+from trimtab.probes import ConditioningResult
 from trimtab.records import EVENTS, History, Probed, read_events
+from trimtab.training.probe_factories import make_monitor, robustness
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
 from trimtab.training.session import Session
@@ -51,6 +55,46 @@ def test_a_run_with_every_probe_on_is_the_run_without(method: str, tmp_path: Pat
 
 def _events(folder: Path) -> list[Probed]:
     return [event for event in read_events(folder / EVENTS) if isinstance(event, Probed)]
+
+
+@pytest.mark.slow
+def test_all_layers_of_the_five_layer_network_have_hessian_blocks() -> None:
+    """At the paper's batch size and with images of CIFAR-10's size (bnp, Sec. 3.3)."""
+    split = Split(torch.randint(256, (128, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (128,)))
+    dataset = Dataset(name="cifar10", train=split, test=split, classes=10, scale=255.0, mean=(0.5,) * 3, std=(0.3,) * 3)
+    told = Settings(data="cifar10", network="cnn5", method="bnp", batch_size=128, steps=1, probe=("conditioning",))
+    session = Session(resolve(told), torch.device("cpu"), dataset=dataset)
+    monitor = make_monitor(session)
+    assert monitor is not None
+    (found,) = (monitor(session.model, session.loss_fn, session.next_batch()) or {}).values()
+    assert isinstance(found, ConditioningResult)
+    layers = list(found.layers.values())
+    assert len(layers) == 5 and all(layer.note is None and layer.hessian_norm > 0 for layer in layers)
+
+
+@pytest.mark.parametrize("normalize", ["unit", "standard", "pixel"])
+def test_pixels_are_perturbed_however_inputs_are_normalized(normalize: str) -> None:
+    """By steps of ε on the scale from 0 to 1, cut off at its ends."""
+    told = Settings(network="small-mlp", method="bn", batch_size=32, steps=30, normalize=normalize)  # type: ignore[arg-type]
+    session = Session(resolve(told), torch.device("cpu"))
+    for _ in range(30):
+        session.advance()
+    found = robustness(session)(session.model, session.loss_fn, session.next_batch())
+    test, train = (part.inputs / session.dataset.scale for part in (session.dataset.test, session.dataset.train))
+    mean, std = {
+        "unit": (torch.zeros(()), torch.ones(())),
+        "standard": (train.mean(), train.std(correction=0)),
+        "pixel": (train.mean(0), train.std(0, correction=0)),
+    }[normalize]
+    std = torch.where(std > 0, std, torch.ones(()))
+    labels, model = session.dataset.test.targets, session.model.eval()
+    pixels = test.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(F.cross_entropy(model((pixels - mean) / std), labels), pixels)
+    for eps, accuracy in zip(found.eps, found.accuracies, strict=True):
+        moved = (test + eps * slope.sign()).clamp(0, 1)
+        right = (model((moved - mean) / std).argmax(1) == labels).float().mean()
+        assert accuracy == pytest.approx(float(right), abs=0.004)
+    assert found.accuracies[-1] < found.accuracy
 
 
 def test_names() -> None:

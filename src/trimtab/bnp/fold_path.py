@@ -14,6 +14,7 @@ from trimtab import _torch
 MAXIMA = (*_torch.MAX_POOLS, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 MAX_FUNCTIONS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+_KEEPING_SAMPLES = (F.relu, torch.relu, operator.add, operator.iadd, F.dropout, *MAX_FUNCTIONS)
 MEAN_FUNCTIONS = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
 
 
@@ -108,7 +109,8 @@ class Path:
             return (given.get("start_dim", 0), given.get("end_dim", -1)) == (1, -1)
         if node.target in ("view", "reshape", torch.reshape):
             shape = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], Sequence) else node.args[1:]
-            return len(shape) == 2 and isinstance(shape[1], int) and shape[1] == -1 and _is_number_of_samples(shape[0])
+            rest = len(shape) == 2 and isinstance(shape[1], int) and shape[1] == -1
+            return rest and _is_number_of_samples(shape[0], node.args[0])
         return False
 
 
@@ -129,17 +131,27 @@ def _is_mean_over_image(node: fx.Node) -> bool:
     return isinstance(dims, Sequence) and sorted(dims) in ([2, 3], [-2, -1])
 
 
-def _is_number_of_samples(value: Any) -> bool:
-    """Whether it is x.size(0) or x.shape[0] of some value."""
-    if not isinstance(value, fx.Node):
+def _is_number_of_samples(number: Any, value: Any) -> bool:
+    """Whether it is x.size(0) or x.shape[0] of the value, or of what modules and sums made the value from.
+
+    Others, such as the input of a model that makes images of videos, may have fewer samples, each with more in it.
+    """
+    if not isinstance(number, fx.Node):
         return False
-    if value.target == "size":
-        return value.args[1:] == (0,)
-    of_shape = value.target is operator.getitem and value.args[1] == 0
-    source = value.args[0] if of_shape else None
-    if not isinstance(source, fx.Node):
+    if number.target == "size" and number.args[1:] == (0,):
+        source = number.args[0]
+    elif number.target is operator.getitem and number.args[1] == 0 and isinstance(number.args[0], fx.Node):
+        shape = number.args[0]
+        of_shape = shape.target == "size" and len(shape.args) == 1
+        of_shape = of_shape or (shape.target is getattr and shape.args[1] == "shape")
+        source = shape.args[0] if of_shape else None
+    else:
         return False
-    return source.target == "size" or (source.target is getattr and source.args[1] == "shape")
+    at = value
+    while isinstance(at, fx.Node) and at is not source:
+        kept = at.op == "call_module" or at.target in _KEEPING_SAMPLES
+        at = at.args[0] if kept and at.args else None
+    return isinstance(at, fx.Node)
 
 
 def _given(node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:

@@ -261,8 +261,13 @@ class _Folding:
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
-    """Who reads a value; not those who ask for its shape only."""
-    return [user for user in node.users if user.target not in ("size", "dim") and user.target is not getattr]
+    """Who reads a value; not those who ask for its shape or type only."""
+    return [user for user in node.users if not _asks_for_no_value(user)]
+
+
+def _asks_for_no_value(node: fx.Node) -> bool:
+    attribute = node.args[1] if node.target is getattr else node.target
+    return attribute in ("size", "dim", "shape", "ndim", "dtype", "device")
 
 
 def _traced(model: nn.Module) -> fx.Graph:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from trimtab.training.sweep.axes import Axis
 
 # Settings that a sweep decides.
-DECIDED = ("evaluations", "evaluate_every", "train_subset", "init_from", "fold", "probe", "probe_every", "probe_at")
+DECIDED = (
+    *("evaluations", "evaluate_every", "train_subset", "init_from", "fold"),
+    *("probe", "probe_every", "probe_at", "probe_multiples"),
+)
 
 
 def add(commands: "Commands") -> None:

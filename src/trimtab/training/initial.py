@@ -53,11 +53,23 @@ def take_over_weights(session: Session, folder: Path | None = None) -> None:
             raise ValueError(f"init_from: the network in {source}: {error}") from error
     ours = session.model.state_dict()
     weights = _fitting(model.state_dict(), ours, source, folded=settings.fold)
+    there, now = other.settings.parsed_method.norm, settings.parsed_method.norm
+    if not settings.fold and _in_evaluation(there) != _in_evaluation(now):
+        raise ValueError(f"init_from: the run in {source} has the norm {there}, not {now}; give --method {there}")
     session.model.load_state_dict(weights)
     session.initial = {"run": source, "step": other.step, "folded": settings.fold, "digest": _digest(weights)}
 
 
 _OF_NORMS = ("norm_eps", "group_size", "before_activation")
+
+
+_LIKE_BN = ("brn", "ghost", "noisy-bn", "bn-stopgrad")
+
+
+def _in_evaluation(norm: str) -> str:
+    """The norm that is the same function of weights and statistics in evaluation."""
+    norm = norm.removesuffix("-pre")
+    return "bn" if norm in _LIKE_BN else norm
 
 
 def _told_apart(settings: Settings) -> dict[str, object]:

@@ -161,7 +161,8 @@ class Settings:
             end = getattr(self, name)
             if end is not None and self.renorm_start is not None and end < self.renorm_start:
                 raise ValueError(f"{name} is {end}, before renorm_start, {self.renorm_start}; take a later step")
-        expand_probe_names(self.probe)
+        if not {"landscape", "random"} & {*expand_probe_names(self.probe)} and self.probe_multiples is not None:
+            raise ValueError("probe_multiples has no effect without --probe landscape or random; leave it out")
 
     def resolved(self, recipe: Mapping[str, Any]) -> "Settings":
         """The settings, with those that are None taken from a recipe, if it has them.

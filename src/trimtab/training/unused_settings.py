@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 
-from trimtab.probe_registry import expand_probe_names
 from trimtab.training.methods import unused_by
 from trimtab.training.settings import Settings
 
@@ -29,8 +28,6 @@ def check_unused_settings(given: Collection[str], settings: Settings) -> None:
     for name in ("probe_at", "probe_every"):
         if name in given and not settings.probe:
             raise ValueError(f"{name} has no effect without probe; say what to measure with --probe")
-    if "probe_multiples" in given and not {"landscape", "random"} & {*expand_probe_names(settings.probe)}:
-        raise ValueError("probe_multiples has no effect without --probe landscape or random; leave it out")
     if "milestones" in given and settings.milestones and schedule != "step":
         raise ValueError(f"milestones have no effect with schedule {schedule}; give --schedule step")
     if "factor" in given and schedule not in ("step", "decay"):
