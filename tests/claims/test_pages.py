@@ -98,7 +98,7 @@ def test_parts_met_by_chance() -> None:
     # All with three seeds, so that each would be met with probability 1/8. Checks are no directions.
     found = parts(rows_of(ledger(*RECORDS)))
     assert found == Parts({"met": 5, "not met": 3, "not applicable": 1}, 6, 4, pytest.approx(6 / 8))
-    assert "0.8 would be expected" in about_parts(found)
+    assert "intervals 0.8 would be expected" in about_parts(found)
     more = replace(
         RECORDS[0], numbers={"acc": numbers(bn=[98.0, 98.1, 98.2, 98.1, 98.0], ln=[97.0, 97.2, 97.1, 97.0, 97.1])}
     )

@@ -41,7 +41,8 @@ def lines_image(name: str, panel: str, lines: Lines, where: str = "") -> Markup:
 def draw_lines(panel: str, lines: Lines) -> Figure:
     """A line for each case: the median, with the range over seeds as a shade."""
     looks = styles((line, line) for line in lines)  # named as in criteria, not as in reports of comparisons
-    figure = new_figure(2.6, list(lines))
+    labels = {line: line if _any_finite(points) else f"{line} (not finite)" for line, points in lines.items()}
+    figure = new_figure(2.6, list(labels.values()))
     axes = figure.subplots()
     handles, drawn_x, drawn_y = [], [np.empty(0)], [np.empty(0)]
     for number, (line, points) in enumerate(lines.items()):
@@ -49,7 +50,7 @@ def draw_lines(panel: str, lines: Lines) -> Figure:
         x, y = _draw(axes, points, look, number / max(len(lines), 1))
         drawn_x.append(x)
         drawn_y.append(y)
-        handles.append(line_handle(look, line, look.measured))
+        handles.append(line_handle(look, labels[line], look.measured))
     what, of_x = _axes_of(panel)
     _scale_x(axes, np.concatenate(drawn_x))
     _scale_y(axes, np.concatenate(drawn_y), accuracy=what.startswith("accuracy"))
@@ -57,6 +58,10 @@ def draw_lines(panel: str, lines: Lines) -> Figure:
     axes.set_ylabel(f"{what} in %" if what.startswith("accuracy") else what)
     add_title_and_legend(figure, panel[:1].upper() + panel[1:], "", handles)
     return figure
+
+
+def _any_finite(points: Sequence[Sequence[float]]) -> bool:
+    return any(np.isfinite(point[:2]).all() for point in points)
 
 
 def _draw(axes: Axes, points: Sequence[Sequence[float]], look: Style, shift: float) -> tuple[Numbers, Numbers]:

@@ -147,8 +147,8 @@ def about_parts(counted: Parts) -> str:
         return text + "None of them compares two cases seed by seed, so that none is met by chance."
     return text + (
         f"{counted.directions} of them compare two cases seed by seed, so that chance could meet them: "
-        f"{counted.directions_met} are met, and {counted.by_chance:.1f} would be expected to be met if no case "
-        "differed from another."
+        f"{counted.directions_met} are met, and by the nominal level of their intervals {counted.by_chance:.1f} would "
+        "be expected to be met if no case differed from another."
     )
 
 
