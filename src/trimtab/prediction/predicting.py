@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics, canonical_statistics
-from trimtab.prediction.drawing import draw_networks
+from trimtab.prediction.drawing import FAR, UNCERTAIN, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import (
     TRIED,
@@ -23,6 +23,7 @@ from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
 DRAWN = 64  # inputs, to measure on where there are none
+CLOSE = (0.8, 1.25)  # mean field over measured, between which mean field may move the measured by more than FAR
 TOO_LARGE = "The model is too large to draw networks like it."
 ALONE = (
     "Mean field's formulas alone are right for wide networks, white inputs, frozen statistics and one output: measure "
@@ -126,8 +127,16 @@ def predict(
     drawn = None
     if measurement is not None:
         value = measurement.lambda_max
-        if count is not None and count != measurement.samples:
-            value, sentence = _extrapolated(measurement, mean_field(measurement.samples), field, count)
+        left_over = (
+            inputs is not None and count == len(inputs) and not measurement.note
+        )  # by batches that do not divide
+        if left_over and count != measurement.samples:
+            notes.append(
+                f"Measured on {measurement.samples} of {count} inputs: whole batches of {measurement.batch_size}."
+            )
+        elif count is not None and count != measurement.samples:
+            few = mean_field(measurement.samples)
+            value, sentence, unseen = _extrapolated(measurement, few, field, count, trusted=known)
             notes.append(sentence)
     else:
         drawn, why = None, TOO_LARGE
@@ -236,13 +245,33 @@ def _mean_field(
 
 
 def _extrapolated(
-    measurement: Measurement, few: MeanFieldPrediction | str, many: MeanFieldPrediction | str, samples: int
-) -> tuple[float, str]:
-    """What was measured, for a data set of another size, by what mean field says of both sizes."""
+    measurement: Measurement,
+    few: MeanFieldPrediction | str,
+    many: MeanFieldPrediction | str,
+    samples: int,
+    *,
+    trusted: bool,
+) -> tuple[float, str, tuple[str, ...]]:
+    """What was measured, for a data set of another size, by what mean field says of both sizes.
+
+    Also a note, and why it may be wrong. `trusted` is whether mean field is for the same loss.
+    """
+    measured, unseen = measurement.lambda_max, []
+    if measurement.uncertainty > UNCERTAIN:
+        unseen.append(
+            f"What each of the {measurement.samples} measured samples adds differs so much that for others λ_max would "
+            f"differ by {100 * measurement.uncertainty:.0f} % or so: measure it on more inputs."
+        )
     if isinstance(few, str) or isinstance(many, str) or not few.lambda_max > 0:
-        return measurement.lambda_max, f"It is not extrapolated to {samples} samples: mean field cannot read the model."
+        note = f"It is not extrapolated to {samples} samples: mean field cannot read the model."
+        return measured, note, tuple(unseen)
+    value = measured * many.lambda_max / few.lambda_max
+    close = trusted and CLOSE[0] * measured <= few.lambda_max <= CLOSE[1] * measured
+    if not close and abs(value - measured) > FAR * measured:
+        unseen.append(
+            f"It is extrapolated from {measurement.samples} to {samples:,} samples, by {measured:.3g} → {value:.3g}, "
+            "with mean field's formulas, which are not close to what is measured: measure it on more inputs."
+        )
     shaky = ", which leaves something out" if many.unseen else ""
-    return (
-        measurement.lambda_max * many.lambda_max / few.lambda_max,
-        f"Extrapolated from {measurement.samples} to {samples} samples by mean field{shaky}.",
-    )
+    note = f"Extrapolated from {measurement.samples} to {samples} samples by mean field{shaky}."
+    return value, note, tuple(unseen)

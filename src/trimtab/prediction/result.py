@@ -31,7 +31,8 @@ class Prediction:
         samples: The size of the data set; None: infinite.
         momentum: The momentum that the learning rates are for.
         terms: What each layer adds in mean field, for one output and ½‖f − y‖².
-        unseen: A sentence for each reason why a predicted `lambda_max` may be wrong; empty if there is none.
+        unseen: A sentence for each reason why `lambda_max` may be wrong; empty if there is none. What is measured, and
+            not extrapolated to more samples, is not.
         formulas_unseen: Likewise for `predicted`: properties of the model that the formulas leave out.
         notes: What else is to be known of the numbers.
         batch_norm: Whether some layer of the model normalizes by the statistics of the batch.
@@ -88,9 +89,10 @@ class Prediction:
         if self.measurement is not None:
             on = f"on {self.measurement.samples} samples"
             rows.append((f"λ_max, measured {on}", f"{self.measurement.lambda_max:.4g}"))
-            if self.kind == "measured" and self.lambda_max != self.measurement.lambda_max:
+            if self.lambda_max != self.measurement.lambda_max:
                 whole = "infinitely many" if self.samples is None else f"{self.samples:,}"
-                rows.append((f"λ_max, for {whole} samples", f"{self.lambda_max:.4g}"))
+                chance = f"(± {100 * self.measurement.uncertainty:.0f} % by the choice of those measured)"
+                rows.append((f"λ_max, for {whole} samples", f"{self.lambda_max:.4g}  {chance}"))
         if self.drawn is not None:
             spread = f"{100 * self.drawn.spread:.0f} % from network to network"
             rows.append((f"λ_max, mean of {self.drawn.draws} drawn networks", f"{self.lambda_max:.4g}  (± {spread})"))
