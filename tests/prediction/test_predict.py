@@ -177,6 +177,76 @@ def test_fewer_samples_are_measured_than_would_take_too_long_and_that_is_said() 
     assert hurried.samples < 64 and "s, by an estimate" in hurried.note
 
 
+class NotALayer(nn.Module):
+    """BatchNorm as a function, or written by hand."""
+
+    def __init__(self, by_hand: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.by_hand = nn.Linear(64, 80), nn.Linear(80, 3), by_hand
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.by_hand:
+            h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt()
+        else:
+            h = nn.functional.batch_norm(h, None, None, training=True)
+        return self.last(h.relu())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("inputs", [None, data(0, 32)])
+def test_batchnorm_that_is_no_layer_is_seen(by_hand: bool, inputs: Tensor | None) -> None:
+    torch.manual_seed(0)
+    model = NotALayer(by_hand)
+    found = predict(model, (64,), inputs=inputs, samples=32)
+    assert found.batch_norm and "and BatchNorm in train mode" in str(found)
+    with pytest.raises(ValueError, match=r"statistics='frozen' is for BatchNorm layers: the model mixes samples"):
+        predict(model, (64,), inputs=inputs, statistics="frozen")
+    with pytest.raises(ValueError, match="batch_size and samples must be 2 or larger"):
+        predict(model, (64,), inputs=inputs, batch_size=1)
+    if not by_hand:
+        layer = nn.Sequential(model.first, nn.BatchNorm1d(80, affine=False), nn.ReLU(), model.last)
+        assert found.predicted == pytest.approx(predict(layer, (64,), inputs=inputs, samples=32).predicted)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "sentence"),
+    [
+        (cross_entropy, torch.full((32,), 12), "loss must return one number.*outputs .*, 10.* and targets .*Target 12"),
+        (cross_entropy, torch.zeros(32, dtype=torch.int32), "loss must return one number.*int32.*: expected target"),
+        (nn.CrossEntropyLoss, torch.zeros(32, dtype=torch.long), "loss must return one number"),
+        (lambda outputs: outputs.mean(), torch.zeros(32), "loss must return one number.*2 were given"),
+        (
+            lambda outputs, targets: outputs - targets,
+            torch.zeros(32, 10),
+            "loss must .*: it must return a tensor of one",
+        ),
+        (lambda outputs, targets: 3.0, torch.zeros(32), "loss must .*: it must return a tensor of one"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_named(loss: Any, targets: Tensor, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        predict(network(0, width=20), (64,), inputs=data(0, 32), targets=targets, loss=loss)
+
+
+def test_targets_of_which_the_first_are_ignored() -> None:
+    """What it takes is tried on the first inputs, where such a loss is 0/0."""
+    x, targets = data(0, 32), torch.arange(32) % 10
+    targets[:16] = -100
+    found = predict(network(0, width=20), (64,), inputs=x, targets=targets, loss=cross_entropy)
+    assert found.lambda_max > 0
+
+
+@pytest.mark.parametrize("loss", [nn.functional.l1_loss, lambda outputs, targets: -(outputs - targets).square().mean()])
+def test_a_loss_without_upward_curvature_is_said(loss: Any) -> None:
+    found = predict(network(0, width=20), (64,), inputs=data(0, 32), targets=torch.ones(32, 10), loss=loss)
+    assert found.max_learning_rate == math.inf and "no learning rate follows" in str(found)
+
+
 def test_outputs_at_positions_are_named() -> None:
     model = nn.Sequential(nn.Conv2d(2, 100, 3), nn.ReLU(), nn.Conv2d(100, 3, 1))
     assert "outputs have 36 positions" in predict(model, (2, 8, 8)).formulas_unseen[0]

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs, Product, check_loss, hessian_product, hessian_root
 from trimtab.prediction.products import Batch, OutputDerivative, operations
@@ -353,9 +352,15 @@ def _affordable(
     )
 
 
+def _half_square(outputs: Tensor, _targets: Any) -> Tensor:
+    return outputs.square().sum() / (2 * len(outputs))
+
+
 def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, outputs: Outputs) -> tuple[float, float]:
     """The seconds that a product with the matrix of some samples takes, and the bytes that its forward keeps."""
-    matrix = BatchedGaussNewton(isolated, [(inputs, targets)], loss, outputs)
+    # A loss of the user's may not be defined on so few, as one that ignores all of these targets.
+    stand_in = _half_square if callable(loss) else loss
+    matrix = BatchedGaussNewton(isolated, [(inputs, targets)], stand_in, outputs)
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -368,17 +373,6 @@ def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, out
     seconds = time.perf_counter() - begin
     own = {leaf.untyped_storage().data_ptr() for leaf in matrix.derivative.leaves.values()}
     return seconds, float(sum(number for place, number in kept.items() if place not in own))
-
-
-def has_batch_statistics(model: nn.Module) -> bool:
-    """Whether some layer normalizes by the statistics of the batch."""
-    return any(isinstance(module, _torch.BATCH_NORMS) or _is_ours(module) for module in model.modules())
-
-
-def _is_ours(module: nn.Module) -> bool:
-    from trimtab.norms import RunningNorm
-
-    return isinstance(module, RunningNorm)
 
 
 def relative(a: float, b: float) -> float:

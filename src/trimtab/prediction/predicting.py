@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics, canonical_statistics
+from trimtab.prediction.batch_statistics import has_batch_statistics, mixes_samples
 from trimtab.prediction.drawing import FAR, UNCERTAIN, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import (
     TRIED,
     Measurement,
     check_batch_size,
-    has_batch_statistics,
     measure_lambda_max,
 )
 from trimtab.prediction.result import Prediction
@@ -87,11 +87,17 @@ def predict(
         raise ValueError(f"{what} can only be measured: give inputs, and leave measure out.")
     if targets is not None and inputs is None:
         raise ValueError("targets must come with inputs.")
-    alone = batch_size == 1 or (samples == 1 and not measuring)
-    if word == "batch" and alone and has_batch_statistics(model):
-        raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
     if torch.is_inference_mode_enabled():
         raise ValueError("predict needs derivatives, which torch.inference_mode does not have; call it outside.")
+    by_hand = mixes_samples(model, _noise(model, shape, 4) if inputs is None else inputs)
+    if by_hand and word == "frozen":
+        raise ValueError(
+            "statistics='frozen' is for BatchNorm layers: the model mixes samples outside of these, as F.batch_norm "
+            "does, or a normalization written by hand; take statistics='batch'."
+        )
+    batch_norm = by_hand or has_batch_statistics(model)
+    if word == "batch" and batch_norm and (batch_size == 1 or (samples == 1 and not measuring)):
+        raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
     if inputs is not None:
         _check_forward(model, inputs)
     notes: list[str] = []
@@ -99,9 +105,7 @@ def predict(
     if measuring:
         data = inputs
         if data is None:
-            generator = torch.Generator().manual_seed(0)
-            data = torch.randn(DRAWN, *shape, generator=generator)
-            data = data.to(next(iter(model.parameters())))
+            data = _noise(model, shape, DRAWN)
             notes.append(f"Measured on {DRAWN} drawn inputs of white noise; give inputs for those of your data.")
         measurement = measure_lambda_max(
             model, data, targets, loss=loss, outputs=outputs, statistics=word, batch_size=batch_size
@@ -116,7 +120,13 @@ def predict(
 
     def mean_field(samples: int | None) -> MeanFieldPrediction | str:
         kind: Any = (loss, outputs) if known else ("squared", "one")
-        return _mean_field(model, shape, inputs, word, samples, *kind)
+        mode: Literal["batch", "frozen"] = "batch" if word == "batch" and batch_norm else "frozen"
+        return _mean_field(model, shape, inputs, mode, samples, *kind)
+
+    if measurement is not None and not measurement.lambda_max > 0:
+        notes.append(
+            "The loss does not curve upwards in the outputs, so that no learning rate follows from its curvature."
+        )
 
     field = mean_field(count)
     if isinstance(field, str) and measurement is None and "Nothing can be predicted" in field:
@@ -174,7 +184,7 @@ def predict(
         unseen=unseen,
         formulas_unseen=formulas_unseen,
         notes=tuple(notes),
-        batch_norm=has_batch_statistics(model),
+        batch_norm=batch_norm,
     )
 
 
@@ -207,6 +217,13 @@ def _check_shapes(model: Any, input_shape: Any, inputs: Any, samples: Any) -> tu
     return shape
 
 
+def _noise(model: nn.Module, shape: Sequence[int], count: int) -> Tensor:
+    """White inputs of the type and on the device of a model."""
+    noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+    like = next(model.parameters(), None)
+    return noise if like is None else noise.to(like)
+
+
 def _check_forward(model: nn.Module, inputs: Tensor) -> None:
     """Refuse inputs that the model does not take.
 
@@ -225,7 +242,7 @@ def _mean_field(
     model: nn.Module,
     shape: Sequence[int],
     inputs: Tensor | None,
-    word: Statistics,
+    mode: Literal["batch", "frozen"],
     samples: int | None,
     loss: Literal["squared", "cross_entropy"],
     outputs: Outputs,
@@ -233,7 +250,6 @@ def _mean_field(
     """Mean field for a loss, or why there is none."""
     if inputs is not None and not inputs.is_floating_point():
         return "Mean field's formulas are for inputs of real numbers."
-    mode: Literal["batch", "frozen"] = "frozen" if word == "running" or not has_batch_statistics(model) else word
     try:
         return mean_field_prediction(
             model, shape, inputs=inputs, statistics=mode, samples=samples, loss=loss, outputs=outputs
