@@ -255,7 +255,7 @@ def test_outputs_at_positions_are_named() -> None:
 
 def test_it_says_what_it_is_for() -> None:
     text = str(predict(network(0, width=50), (64,), inputs=data(0, 32), loss="cross_entropy", momentum=0.9))
-    assert text.startswith("For cross-entropy, all outputs, train mode, momentum 0.9:")
+    assert text.startswith("For cross-entropy, all outputs, train mode, momentum 0.9 (λ_max is the largest")
     for part in ("λ_max, measured on 32 samples", "by mean field's formulas", "of the measured", "rate, measured"):
         assert part in text
     assert "measured" not in str(predict(network(0, width=50), (64,), statistics="frozen")).partition("\n")[0]

@@ -114,7 +114,7 @@ def predict(
         if not measurement.converged:
             notes.append("Lanczos' method had not come within 2 % of an eigenvalue when it ended.")
     elif inputs is None:
-        notes.append("White inputs are assumed; with inputs of yours it is measured.")
+        notes.append("White inputs (independent normal numbers) are assumed; with your data it is measured instead.")
     count = len(inputs) if samples is None and inputs is not None else samples
     known = not callable(loss) and word != "running"
 
