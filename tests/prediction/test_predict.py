@@ -209,6 +209,13 @@ def test_batchnorm_that_is_no_layer_is_seen(by_hand: bool, inputs: Tensor | None
         assert found.predicted == pytest.approx(predict(layer, (64,), inputs=inputs, samples=32).predicted)
 
 
+def test_batchnorm_that_is_in_evaluation_mode_in_training_is_none() -> None:
+    model = network(0, width=50)
+    for layer in model:
+        layer.train(not isinstance(layer, nn.BatchNorm1d))
+    assert "and no BatchNorm" in str(predict(model, (64,), inputs=data(0, 32), batch_size=1))
+
+
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets)
 

@@ -11,8 +11,12 @@ _FEW = 4  # samples
 
 
 def has_batch_statistics(model: nn.Module) -> bool:
-    """Whether some layer normalizes by the statistics of the batch."""
-    return any(isinstance(module, (*_torch.BATCH_NORMS, RunningNorm)) for module in model.modules())
+    """Whether some layer normalizes by the statistics of the batch in training.
+
+    A layer that was put in evaluation mode by itself does not.
+    """
+    layers = [module for module in model.modules() if isinstance(module, (*_torch.BATCH_NORMS, RunningNorm))]
+    return any(layer.training or not model.training for layer in layers)
 
 
 def mixes_samples(model: nn.Module, inputs: Tensor) -> bool:
