@@ -220,7 +220,8 @@ def _predictions(axes: Axes, sweep: Sweep, across: int, fixed: dict[int, float])
 
 
 def _line_handles(sweep: Sweep) -> list[Line2D]:
-    styles = [(predicted.name, *LINES.get(predicted.name, OTHER_LINE)) for predicted in sweep.predictions]
+    drawn = [predicted for predicted in sweep.predictions if any(rate is not None for rate in predicted.rates)]
+    styles = [(predicted.name, *LINES.get(predicted.name, OTHER_LINE)) for predicted in drawn]
     return [
         Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η*: {name}")
         for name, color, dashes in styles
