@@ -227,6 +227,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
         (cross_entropy, torch.zeros(32, dtype=torch.int32), "loss must return one number.*int32.*: expected target"),
         (nn.CrossEntropyLoss, torch.zeros(32, dtype=torch.long), "loss must return one number"),
         (lambda outputs: outputs.mean(), torch.zeros(32), "loss must return one number.*2 were given"),
+        (nn.CrossEntropyLoss(reduction="sum"), torch.zeros(32, dtype=torch.long), "loss must return a mean over samp"),
         (
             lambda outputs, targets: outputs - targets,
             torch.zeros(32, 10),
