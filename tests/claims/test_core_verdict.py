@@ -7,9 +7,10 @@ import pytest
 
 from tests.claims.helpers import Store, claim, record
 from trimtab.claims.intervals import Interval, chance_of_agreeing
+from trimtab.claims.judging import Outcome, judge_part
 from trimtab.claims.part import Part
 from trimtab.claims.record import Check
-from trimtab.claims.verdict import Outcome, judge, judge_part
+from trimtab.claims.verdict import judge
 
 
 def states(
@@ -40,7 +41,13 @@ class TestIntervals:
             Interval.of([])
 
     def test_chance(self) -> None:
-        assert [chance_of_agreeing(n) for n in (2, 3, 5, 10)] == pytest.approx([0.25, 0.125, 0.025, 0.025])
+        assert [chance_of_agreeing(n) for n in (2, 3, 4)] == [0.25, 0.125, 0.0625]
+
+    @pytest.mark.parametrize("seeds", [5, 10])
+    def test_chance_of_a_bootstrap(self, seeds: int) -> None:
+        rng = np.random.default_rng(1)
+        above = [Interval.of(rng.normal(size=seeds).tolist()).low > 0 for _ in range(1000)]
+        assert np.mean(above) == pytest.approx(chance_of_agreeing(seeds), abs=0.02)
 
 
 class TestDirections:

@@ -12,6 +12,7 @@ from trimtab import cli
 from trimtab.claims import RecordStore, best_first
 from trimtab.claims.claim import Block
 from trimtab.claims.functions import FUNCTIONS
+from trimtab.claims.intervals import chance_of_agreeing
 from trimtab.claims.pages import Judged, JudgedBlock, judged_blocks, markdown, readme_block, with_block
 from trimtab.claims.pages.html import page
 from trimtab.claims.pages.markdown import BEGIN, END, bill
@@ -98,11 +99,11 @@ def test_parts_met_by_chance() -> None:
     # All with three seeds, so that each would be met with probability 1/8. Checks are no directions.
     found = parts(rows_of(ledger(*RECORDS)))
     assert found == Parts({"met": 5, "not met": 3, "not applicable": 1}, 6, 4, pytest.approx(6 / 8))
-    assert "intervals 0.8 would be expected" in about_parts(found)
+    assert "4 are met, and 0.8 would be expected" in about_parts(found)
     more = replace(
         RECORDS[0], numbers={"acc": numbers(bn=[98.0, 98.1, 98.2, 98.1, 98.0], ln=[97.0, 97.2, 97.1, 97.0, 97.1])}
     )
-    assert parts(rows_of(ledger(more))).by_chance == pytest.approx(6 * 0.025)
+    assert parts(rows_of(ledger(more))).by_chance == pytest.approx(6 * chance_of_agreeing(5))
 
 
 def test_without_records_nothing_is_run() -> None:

@@ -7,9 +7,10 @@ records by `verdict.py`, so that they can be computed again at any time.
 
 from trimtab.claims.claim import Block, Claim
 from trimtab.claims.declarations import blocks, claim_named, claims
+from trimtab.claims.judging import Outcome
 from trimtab.claims.record import SIZES, Record
 from trimtab.claims.store import RecordStore
-from trimtab.claims.verdict import VERDICTS, Outcome, Verdict
+from trimtab.claims.verdict import VERDICTS, Verdict
 
 __all__ = [
     "SIZES",

@@ -4,10 +4,11 @@ import re
 from collections.abc import Sequence
 
 from trimtab.claims.claim import KINDS, Claim
+from trimtab.claims.judging import Outcome
 from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, verdict_text
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
-from trimtab.claims.verdict import Outcome, Verdict
+from trimtab.claims.verdict import Verdict
 from trimtab.report.formatting import slug
 from trimtab.report.line_figures import lines_image
 from trimtab.report.markup import Markup, element, folded, paragraphs, table, text

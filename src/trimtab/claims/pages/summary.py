@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.claims.claim import Block, Claim
+from trimtab.claims.judging import Outcome
 from trimtab.claims.record import SIZES, Record
-from trimtab.claims.verdict import VERDICTS, Outcome, Verdict
+from trimtab.claims.verdict import VERDICTS, Verdict
 
 PAPERS = {
     "bnp": "Lange, Helfrich, Ye: Batch Normalization Preconditioning (2022)",
@@ -147,7 +148,7 @@ def about_parts(counted: Parts) -> str:
         return text + "None of them compares two cases seed by seed, so that none is met by chance."
     return text + (
         f"{counted.directions} of them compare two cases seed by seed, so that chance could meet them: "
-        f"{counted.directions_met} are met, and by the nominal level of their intervals {counted.by_chance:.1f} would "
+        f"{counted.directions_met} are met, and {counted.by_chance:.1f} would "
         "be expected to be met if no case differed from another."
     )
 
