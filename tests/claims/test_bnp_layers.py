@@ -100,6 +100,12 @@ def test_weights_are_kept(tmp_path: Path, data: Dataset, monkeypatch: pytest.Mon
     assert list(found) == [0, 1, 3]
     assert not torch.equal(found[0]["0.weight"], found[1]["0.weight"])
     assert not torch.equal(found[1]["0.weight"], found[3]["0.weight"])
+    with monkeypatch.context() as patch:  # a run that was stopped after the first step goes on to the same end
+        stopped = Context("small", torch.device("cpu"), None, tmp_path / "stopped")
+        patch.setattr(bnp_layers, "AT", (0, 1))
+        assert list(bnp_layers.trained(stopped, data, "cnn5", 101)) == [0, 1]
+    gone_on = bnp_layers.trained(stopped, data, "cnn5", 101)
+    torch.testing.assert_close(gone_on, found)
     monkeypatch.setattr(bnp_layers, "build", None)  # would fail if it trained again
     again = bnp_layers.trained(context, data, "cnn5", 101)
     assert all(torch.equal(again[step][key], found[step][key]) for step in found for key in found[step])

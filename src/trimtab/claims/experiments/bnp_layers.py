@@ -1,5 +1,6 @@
 """bnp, Secs. 3.3 and 4, on trained networks: how near to the best the scaling is, channels or pixels, single images."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from trimtab.claims.findings import Findings
 from trimtab.data import Dataset, batches, load
 from trimtab.networks import build
 from trimtab.probes import Conditioning
+from trimtab.records import whole_file
 from trimtab.theory import bounds
 from trimtab.theory.bounds.inputs import augment
 from trimtab.theory.bounds.sides import Array
@@ -34,7 +36,7 @@ LAYERS = {
 BATCH, SINGLE = 128, 20
 IMAGES, ROWS = 5000, 20_000
 """For the best scaling: images for dense layers, and patches for convolutions at most."""
-FEW_STEPS = 6
+FEW_STEPS = 10
 """Of the descent, where the layer has thousands of inputs."""
 
 
@@ -64,36 +66,46 @@ def layers(findings: Findings, context: Context) -> None:
 
 
 def trained(context: Context, data: Dataset, name: str, seed: int) -> dict[int, Weights]:
-    """Weights at some steps; kept in the experiment's folder, so that a second call need not train."""
+    """Weights at some steps, kept in the experiment's folder: a second call goes on from the last ones that are there.
+
+    The order of the data is drawn anew at each of these steps.
+    """
     path = context.work / f"{name}-{seed}.pt"
+    found: dict[int, Weights] = {}
+    averages = None
     if path.is_file():
-        found: dict[int, Weights] = torch.load(path, weights_only=True)
-        return found
+        found, averages = torch.load(path, weights_only=True)
+        if AT[-1] in found:
+            return found
     torch.manual_seed(seed)
     size, rate = TRAINING[name]
-    model, found = build(name).to(context.device), {}
+    model = build(name).to(context.device)
     optimizer = torch.optim.SGD(model.parameters(), rate)
-    generator = torch.Generator().manual_seed(seed)
-    epochs = batches(data.train, size, dataset=data, generator=generator, normalize="unit", drop_last=True)
     with trimtab.BNP(model) as bnp:
         bnp.attach(optimizer)
-        step = 0
-        while step <= AT[-1]:
-            for inputs, targets in epochs:
-                if step in AT:
-                    found[step] = {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
-                if step == AT[-1]:
-                    break
+        if averages is not None:
+            model.load_state_dict(dict(found[max(found)]))
+            bnp.load_state_dict(averages)
+        found.setdefault(AT[0], _copy_of(model))
+        for first, last in itertools.pairwise(AT):
+            if last in found:
+                continue
+            order = torch.Generator().manual_seed(seed + first)
+            epoch = batches(data.train, size, dataset=data, generator=order, normalize="unit", drop_last=True)
+            endless = itertools.chain.from_iterable(itertools.repeat(epoch))
+            for inputs, targets in itertools.islice(endless, last - first):
                 optimizer.zero_grad()
                 F.cross_entropy(model(inputs.to(context.device)), targets.to(context.device)).backward()
                 optimizer.step()
-                step += 1
-            else:
-                continue
-            break
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(found, path)
+            found[last] = _copy_of(model)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                torch.save((found, bnp.state_dict()), file)
     return found
+
+
+def _copy_of(model: nn.Module) -> Weights:
+    return {key: value.detach().cpu().clone() for key, value in model.state_dict().items()}
 
 
 def model_of(name: str, weights: Weights) -> nn.Module:

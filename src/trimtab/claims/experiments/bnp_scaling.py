@@ -57,7 +57,7 @@ def best_conditioning(gram: Array, steps: int = STEPS) -> float:
         return float(value), slope
 
     logs = np.zeros(len(gram))
-    for sharpness in SHARPNESS:
+    for sharpness in SHARPNESS if inverse is None else SHARPNESS[1:]:  # a blunt one would need the whole spectrum
         options = {"maxiter": steps, "maxfun": 2 * steps}
         logs = minimize(smooth, logs, args=(sharpness,), jac=True, method="L-BFGS-B", options=options).x
     return found[0]
