@@ -8,23 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.functional import hessian
 
+from trimtab.claims.experiments.bnp_draws import two_groups
 from trimtab.networks import build
 from trimtab.norms import Norm
 from trimtab.theory import bounds
-from trimtab.theory.bounds.sides import Array
-
-
-def two_groups(rng: np.random.Generator) -> Array:
-    """Inputs with Property A: centred features are orthogonal within either group, and oblique between them."""
-    first, second = (int(n) for n in rng.integers(1, 4, 2))
-    samples = first + 2 * second + 4
-    basis = np.linalg.qr(np.column_stack([np.ones(samples), rng.normal(size=(samples, samples - 1))]))[0][:, 1:]
-    between = rng.normal(size=(first, second))
-    rest = np.diag((between**2).sum(0)) * (1 + second) + np.eye(second) - between.T @ between  # positive definite
-    other = basis[:, :first] @ between + basis[:, first : first + second] @ np.linalg.cholesky(rest).T
-    width = first + second
-    columns = np.hstack([basis[:, :first], other])[:, rng.permutation(width)]
-    return columns * np.exp(rng.normal(size=width)) + rng.normal(size=width)
 
 
 @pytest.mark.parametrize("draws", [10, pytest.param(200, marks=pytest.mark.slow)])
