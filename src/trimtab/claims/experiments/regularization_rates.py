@@ -126,6 +126,10 @@ def real_maxima(findings: Findings, inputs: int, runs: int) -> None:
             simulated[case] = at_100[f"bn/M={m}"] > at_100[other]
     check_cases(findings, "largest-rate-held", held)
     check_cases(findings, "largest-rate-simulated", simulated)
+    findings.notes.append(
+        f"Simulated: {runs} runs with {inputs} inputs, from γ = L = 1 and R = 0, so that the rate is the effective one at "
+        "the start; known to 2 %. L grows and takes the effective rate down with it."
+    )
 
 
 def converges(method: str, eta: float, length: float) -> bool:
@@ -166,7 +170,7 @@ def starts_and_speed(findings: Findings) -> None:
     findings.notes.append("The best rate is the largest one tried where the time still falls there.")
 
 
-@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=3)
+@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=2)
 def linearized(findings: Findings, context: Context) -> None:
     """Eq. 12, Table 2, Props. 1 to 3 and 7, Sec. 1.2."""
     findings.check("eigenvalues-without-decay", lambda rng: eigenvalues(rng, 0.0))
@@ -176,6 +180,12 @@ def linearized(findings: Findings, context: Context) -> None:
         findings.check(f"signs-{activation}", partial(signs_agree, activation=activation))
     findings.check("fixed-point-of-sigmoid", printed_sigmoid)
     maxima(findings)
-    real_maxima(findings, 500, 4)
     starts_and_speed(findings)
-    findings.settings = {"inputs": 500, "runs": 4, "seed": SEED, "zeta": ZETA_OF_32}
+    findings.settings = {"zeta": ZETA_OF_32}
+
+
+@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=3)
+def largest_rate(findings: Findings, context: Context) -> None:
+    """Secs. 1 and 3.3."""
+    real_maxima(findings, 500, 4)
+    findings.settings = {"inputs": 500, "runs": 4, "seed": SEED}
