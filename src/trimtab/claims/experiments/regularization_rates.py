@@ -127,8 +127,8 @@ def real_maxima(findings: Findings, inputs: int, runs: int) -> None:
     check_cases(findings, "largest-rate-held", held)
     check_cases(findings, "largest-rate-simulated", simulated)
     findings.notes.append(
-        f"Simulated: {runs} runs with {inputs} inputs, from γ = L = 1 and R = 0, so that the rate is the effective one at "
-        "the start; known to 2 %. L grows and takes the effective rate down with it."
+        f"Simulated: {runs} runs with {inputs} inputs, from γ = L = 1 and R = 0, so that the rate is the effective one "
+        "at the start; known to 2 %. With BN and WN the length grows and takes the effective rate down with it."
     )
 
 
@@ -170,7 +170,7 @@ def starts_and_speed(findings: Findings) -> None:
     findings.notes.append("The best rate is the largest one tried where the time still falls there.")
 
 
-@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=2)
+@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=1)
 def linearized(findings: Findings, context: Context) -> None:
     """Eq. 12, Table 2, Props. 1 to 3 and 7, Sec. 1.2."""
     findings.check("eigenvalues-without-decay", lambda rng: eigenvalues(rng, 0.0))
@@ -184,7 +184,7 @@ def linearized(findings: Findings, context: Context) -> None:
     findings.settings = {"zeta": ZETA_OF_32}
 
 
-@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=3)
+@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=4)
 def largest_rate(findings: Findings, context: Context) -> None:
     """Secs. 1 and 3.3."""
     real_maxima(findings, 500, 4)

@@ -175,13 +175,24 @@ def network(findings: Findings, context: Context) -> None:
                     if kind == "convolutions":
                         findings.number(f"{measure}, by position", f"place-{place}", by_position, seed=seed)
         context.show(f"seed {seed}")
+    by_position = {
+        statistic: [
+            ratio
+            for measure, places in findings.numbers.items()
+            if measure.startswith(statistic) and measure.endswith("by position")
+            for ratios in places.values()
+            for ratio in ratios.values()
+        ]
+        for statistic in ("μ_B", "σ_B")
+    }
+    ranges = [f"{name}: {min(of):.2f} to {max(of):.2f}" for name, of in by_position.items()]
     for kind, cases in found.items():
         check_cases(findings, f"statistics-in-{kind}", cases)
     findings.notes += [
         "Places 0 to 3 are the convolutions, 4 is the dense layer. Eq. 2 is taken with M = 64 samples; the positions "
-        "of a convolution are further values of a batch, which depend on each other. The numbers by position are over "
-        "eq. 2 with 64 times as many values as there are positions, as if they did not.",
-        "A check has both ways round: the larger of measured/predicted and its inverse is at most 1.25.",
+        "of a convolution are further values of a batch, which depend on each other. With 64 times as many values as "
+        f"there are positions, as if they did not, measured over eq. 2 is in the convolutions for {'; '.join(ranges)}.",
+        "The larger of measured/predicted and its inverse is compared with 1.25.",
     ]
     findings.settings = {"data": data, "network": "regcnn", "batch_size": 64, "epochs": [1, 5]}
 
