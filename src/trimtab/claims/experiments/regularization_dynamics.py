@@ -148,7 +148,11 @@ def dynamics(findings: Findings, context: Context) -> None:
     batch_sizes(findings)
     order_parameters(findings, 2000, 8)
     findings.notes += [
-        "ζ = 0.1 for BN; from γ = L = 1, R = 0. Rates at fixed points are over η.",
-        "γ₀ is taken at ζ = 3/(8M), Theorem 1 for ReLU, γ = 1 and β = 0.",
+        "Order parameters, and R at t = 500: ζ = 0.1 for BN, from γ = L = 1, R = 0; at η = 1 R is "
+        + ", ".join(f"{values['all']:.4f} for {m}" for m, values in findings.numbers["R at t = 500, η = 1"].items())
+        + ".",
+        "Fixed points: rates of change are over η.",
+        "γ₀ over the batch size: at ζ = 3/(8M), Theorem 1 for ReLU, γ = 1 and β = 0. For a linear unit with real BN "
+        f"γ/γ* rises too, from {optimal_scale(8)[2]:.4f} at M = 8 to {optimal_scale(512)[2]:.4f} at M = 512.",
     ]
     findings.settings = {"inputs": 2000, "runs": 8, "seed": SEED}
