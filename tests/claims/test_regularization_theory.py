@@ -211,6 +211,10 @@ def test_students_of_few_inputs_decide_the_claims(context: Context) -> None:
 def test_overtraining_compares_load_one_with_the_nearest_other(context: Context) -> None:
     findings = Findings()
     linear.ratios_of_risks(findings, context, 64, 300)
+    again = Findings()
+    linear.ratios_of_risks(again, context, 64, 300)
+    assert again == findings  # by what is kept of each seed
+    assert len(list(context.work.glob("*.json"))) == 10
     assert "not run" not in judged(findings, "reg-overtraining")
     found = findings.numbers["excess risk, bn over sgd"]
     means = {case: np.mean(list(values.values())) for case, values in found.items() if case.startswith("α=")}
