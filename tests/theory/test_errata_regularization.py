@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.theory.test_teacher_student import by_quadrature
 from trimtab.theory.generalization import ridge_curve, sgd_curve
 from trimtab.theory.implicit_decay import batch_prior, linear_decay
+from trimtab.theory.quadrature import averages_by_quadrature
 from trimtab.theory.simulation import simulate_linear
 from trimtab.theory.teacher_student import averages, fixed_point, jacobian, rate, resting_point, slopes, stability
 
@@ -82,7 +82,7 @@ def test_appendix_2_i2_of_relu(q: float, r: float) -> None:
     root, turn = math.sqrt(1 - r**2), math.asin(r)
     rest = q**2 / 2 - q * (math.pi * r + 2 * root + 2 * r * turn) / (2 * math.pi)
     printed = rest + (math.pi * r + 2 * r * root + 2 * turn) / (4 * math.pi)
-    right = by_quadrature(q, r, "relu").i2
+    right = averages_by_quadrature(q, r, "relu").i2
     assert averages(q, r).i2 == pytest.approx(right, abs=1e-9)
     assert printed == pytest.approx(right - (1 - r) / 4, abs=1e-9)
 
@@ -93,7 +93,7 @@ def test_appendix_2_i2_of_erf(q: float, r: float) -> None:
     printed = (4 / (math.pi * math.sqrt(1 + 2 * q**2))) * (
         math.asin(1 / s) - math.asin(1 / (math.sqrt(s) * math.sqrt(2 * (1 + 2 * q**2) - 2 * q**2 * r**2)))
     )
-    right = by_quadrature(q, r, "erf").i2
+    right = averages_by_quadrature(q, r, "erf").i2
     assert averages(q, r, "erf").i2 == pytest.approx(right, abs=1e-9)
     assert abs(printed - right) > 0.5 * right
 
@@ -177,7 +177,7 @@ def test_proposition_1_leaves_out_how_gamma_turns_the_overlap(activation: str, z
     eta, length, h = 1.1, 1.2, 1e-6
     gamma = fixed_point(zeta=zeta, activation=activation).gamma
     numeric = by_differences(eta, zeta, activation, length)
-    above, at, below = (by_quadrature(q, 1.0, activation).i2 for q in (gamma + h, gamma, gamma - h))
+    above, at, below = (averages_by_quadrature(q, 1.0, activation).i2 for q in (gamma + h, gamma, gamma - h))
     right = -(eta**2) * gamma / (2 * length**4) * (gamma * (above - below) / (2 * h) + 2 * at)
     assert numeric[1, 0] == pytest.approx(right, rel=1e-4)
     kept = -(eta**2) * gamma**2 / (2 * length**4) * slopes(gamma, 1.0, activation)[1].i2

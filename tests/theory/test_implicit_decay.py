@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.polynomial.hermite_e import hermegauss
 
 from trimtab.theory.implicit_decay import (
     LINKS,
@@ -18,37 +17,8 @@ from trimtab.theory.implicit_decay import (
     optimal_scale,
     own_batch_linear_decay,
 )
+from trimtab.theory.quadrature import NODES, WEIGHTS, expected_decay, gaussian_decay
 from trimtab.theory.simulation import gaussian, measure_decay
-
-NODES, WEIGHTS = hermegauss(30)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
-
-
-def gaussian_decay(batch_size: float, activation: str = "relu", gamma: float = 1.0, beta: float = 0.0) -> float:
-    """ζ for Gaussian wᵀx: means over the nodes are means over the population."""
-    link = LINKS[activation]
-    bend = link.curvature(gamma * NODES + beta)
-    fisher, mean = np.sum(WEIGHTS * bend * NODES**2), np.sum(WEIGHTS * bend)
-    return float(fisher / (4 * batch_size) + mean / (2 * batch_size))
-
-
-def expected_decay(
-    batch_size: int, activation: str, gamma: float, beta: float, *, mu_noise: bool = True, sigma_noise: bool = True
-) -> float:
-    """(E ℓ(ĥ) − ℓ(h̄))/γ² for Gaussian wᵀx and an independent batch, whose Mσ_B² is χ² with M−1 degrees of freedom."""
-    link = LINKS[activation]
-    shape = (batch_size - 1) / 2
-    # The trapezoid rule in the logarithm of σ_B², where the density falls off fast on both sides.
-    aside = np.linspace(-math.sqrt(90 / shape) - 45 / shape, math.sqrt(90 / shape) + 3 / shape, 200)
-    masses = np.exp(shape * (aside - np.expm1(aside)))
-    masses = masses / masses.sum()
-    sigma = np.exp(aside / 2) * math.sqrt(2 * shape / batch_size) if sigma_noise else np.ones_like(aside)
-    mu = NODES / math.sqrt(batch_size) if mu_noise else np.zeros_like(NODES)
-    h = NODES[:, None, None]
-    clean = gamma * h + beta
-    noisy = gamma * (h - mu[None, :, None]) / sigma + beta
-    more = link.potential(noisy) - link.potential(clean) - link.activation(clean) * (noisy - clean)
-    return float(np.einsum("i,j,k,ijk->", WEIGHTS, WEIGHTS, masses, more)) / gamma**2
 
 
 def eq13(m: float) -> mpmath.mpf:

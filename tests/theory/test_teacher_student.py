@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.polynomial.hermite_e import hermegauss
-from numpy.polynomial.legendre import leggauss
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from scipy.special import erf
 
+from trimtab.theory.quadrature import averages_by_quadrature
 from trimtab.theory.teacher_student import (
-    Averages,
     averages,
     fixed_point,
     jacobian,
@@ -28,37 +26,10 @@ ACTIVATIONS = ("relu", "erf")
 METHODS = (("bn", 0.25), ("bn", 0.0), ("wn", 0.0), ("sgd", 0.0))
 
 
-def by_quadrature(q: float, r: float, activation: str) -> Averages:
-    """I₁, I₂, I₃ over (v, u) = (w*ᵀx, w̃ᵀx), Gaussian with variances 1 and Q² and covariance QR."""
-    if activation == "relu":
-        # Of degree two in (v, u): the radius integrates to 2, and the angle is left, in pieces without a kink.
-        nodes, weights = leggauss(20)
-        turned = math.acos(r)  # u > 0 within a right angle of here, v > 0 within one of 0
-        kinks = sorted({-math.pi, math.pi, *(_wrapped(a + b * math.pi / 2) for a in (0.0, turned) for b in (-1, 1))})
-        left, right = np.array(kinks[:-1])[:, None], np.array(kinks[1:])[:, None]
-        angle = ((left + right) / 2 + (right - left) / 2 * nodes).ravel()
-        weight = ((right - left) / 2 * weights).ravel() / math.pi
-        v, aside = np.cos(angle), np.sin(angle)
-    else:
-        nodes, weights = hermegauss(80)
-        v, aside = (grid.ravel() for grid in np.meshgrid(nodes, nodes))
-        weight = np.outer(weights, weights).ravel() / weights.sum() ** 2
-    u = q * (r * v + math.sqrt(1 - r**2) * aside)
-    if activation == "relu":
-        delta = (u > 0) * (np.maximum(v, 0) - u)
-    else:
-        delta = math.sqrt(2 / math.pi) * np.exp(-(u**2) / 2) * (erf(v / math.sqrt(2)) - erf(u / math.sqrt(2)))
-    return Averages(*(float(np.sum(weight * f)) for f in (delta * u, delta**2, delta * v)))
-
-
-def _wrapped(angle: float) -> float:
-    return (angle + math.pi) % (2 * math.pi) - math.pi
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @given(q=st.floats(0.05, 1.6), r=st.one_of(st.floats(-1, 1), st.sampled_from([-1.0, 0.0, 1.0])))
 def test_averages_against_quadrature(activation: str, q: float, r: float) -> None:
-    assert averages(q, r, activation) == pytest.approx(by_quadrature(q, r, activation), abs=1e-6)
+    assert averages(q, r, activation) == pytest.approx(averages_by_quadrature(q, r, activation), abs=1e-6)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

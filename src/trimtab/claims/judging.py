@@ -76,7 +76,10 @@ def _of_check(part: Part, record: Record) -> Outcome:
     check = record.checks.get(part.name)
     if check is None:
         return Outcome(part, "not run", f"the record of {record.experiment} has no check {part.name}")
-    sentence = f"{check.holds} of {check.draws} draws; nearest: {check.left:.6g} {check.relation} {check.right:.6g}"
+    what = "cases" if "cases" in check.parameters else "draws"
+    sentence = f"{check.holds} of {check.draws} {what}; nearest: {check.left:.6g} {check.relation} {check.right:.6g}"
+    if check.counterexample and "case" in check.counterexample:
+        sentence += f"; the first that does not hold: {check.counterexample['case']}"
     return Outcome(part, "met" if check.holds == check.draws else "not met", sentence)
 
 
