@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from trimtab.claims.experiments import meanfield_eigenvalue as eigenvalues
 from trimtab.claims.experiments import meanfield_formulas as formulas
 from trimtab.claims.experiments import meanfield_networks as networks
 from trimtab.claims.experiments import meanfield_orders as orders
+from trimtab.claims.experiments.registry import Context
 from trimtab.claims.findings import Findings
+from trimtab.claims.record import Record
 from trimtab.claims.store import RecordStore
 from trimtab.claims.verdict import judge_part
 from trimtab.probes import fisher_lambda_max
@@ -159,6 +162,21 @@ def test_where_curves_cross() -> None:
     assert eigenvalues.crossing({1.0: 0.25, 2.0: 0.5, 4.0: 4.0}) == pytest.approx(2 * 2 ** (1 / 3))
     assert eigenvalues.crossing({1.0: 0.25, 2.0: 0.5}) == math.inf
     assert eigenvalues.crossing({1.0: 2.0, 2.0: 3.0}) == 0
+
+
+def test_the_error_of_a_finite_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An eigenvalue that is off by 7/m has the slope −1, but for the limit that is taken at 10⁶ samples."""
+    monkeypatch.setattr(eigenvalues, "MANY", {"small": 10**6})
+    monkeypatch.setattr(eigenvalues, "predicted", lambda *args, **told: 3.0)
+    monkeypatch.setattr(eigenvalues, "eigenvalue", lambda *args, samples, **told: 3 + 7 / samples)
+    findings = Findings()
+    eigenvalues.finite_data(findings, Context("small", torch.device("cpu"), None, tmp_path))
+    slopes = findings.numbers["slope of the error over m"]
+    assert slopes["drawn"]["all"] == pytest.approx(-1, abs=1e-3)
+    assert slopes["mean-field"]["all"] == pytest.approx(-1)
+    record = Record("own", "small", "", "", "", "", {}, 1.0, units=findings.units, numbers=findings.numbers)
+    (part,) = claims()["meanfield-finite-m"].parts
+    assert judge_part(part, record)[0].state == "met"
 
 
 def figure(values: Mapping[float, float], plain: float, form: str) -> Findings:

@@ -15,8 +15,6 @@ MEASURED_AT = (0, 500, 2000)
 SHORT = 600
 """Steps of the neighbour's runs, as in the claims on the training of this network."""
 WORST = "worst-step"
-BEFORE_ACTIVATION: dict[str, Any] = {"before_activation": True, "norm_momentum": 0.1, "norm_eps": 1e-5}
-"""As in the VGG-like network; cnn5 has its norms after the activation, with TensorFlow's settings."""
 
 
 @experiment(
@@ -45,7 +43,7 @@ def gradients_at_norms(findings: Findings, context: Context) -> None:
         "probe_at": steps,
     }
     cases: dict[str, dict[str, Any]] = {
-        "bn": {"method": "bn", **(BEFORE_ACTIVATION if small else {})},
+        "bn": {"method": "bn", "before_activation": small},
         "vanilla": {"method": "vanilla"},
     }
     trained = train_cases(context, cases, shared, context.seeds(SEEDS))
@@ -54,7 +52,7 @@ def gradients_at_norms(findings: Findings, context: Context) -> None:
             results = {event.step: event.result for event in history.probed}
             enter_gradients(findings, name, seed, [results[step] for step in steps], steps)
     if small:
-        findings.neighbour = "the 5-layer CNN, normalized before the activation, instead of the VGG-like network"
+        findings.neighbour = "cnn5 with its norm before the activation instead of the VGG-like network"
     findings.settings |= {**shared, "measured at": steps}
     findings.notes += [
         f"Measured before steps {', '.join(map(str, steps))}: those of the criterion, as shares of the run's length.",
