@@ -17,6 +17,7 @@ __all__ = [
     "TrimtabWarning",
     "__version__",
     "bnp",
+    "claims",
     "data",
     "fold_batchnorm",
     "integrations",
@@ -36,6 +37,7 @@ __all__ = [
 _HOMES = {"predict": "trimtab.prediction", "load_run": "trimtab.training.loading"}
 _SUBPACKAGES = {
     "bnp",
+    "claims",
     "data",
     "integrations",
     "networks",

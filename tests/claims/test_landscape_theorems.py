@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.claims.helpers import record
 from trimtab.claims import claims
 from trimtab.claims.experiments import landscape_theorems as theorems
 from trimtab.claims.experiments.landscape_gradients import enter_gradients
 from trimtab.claims.experiments.landscape_noise import noise_of_steps, scale_distribution, shift_distribution
 from trimtab.claims.findings import Findings
+from trimtab.claims.judging import judge_part
 from trimtab.claims.record import Record
 from trimtab.claims.store import RecordStore
-from trimtab.claims.verdict import judge_part
 from trimtab.theory import bounds
 
 
@@ -22,9 +23,9 @@ def rng(draw: int = 0) -> np.random.Generator:
 
 
 def record_of(findings: Findings) -> Record:
-    return Record(
-        "own", "small", "2026-01-01", "", "", "", {}, 1.0, units=findings.units, numbers=findings.numbers
-    )  # fmt: skip
+    found = record()
+    found.units, found.numbers = findings.units, findings.numbers
+    return found
 
 
 def test_every_part_is_decided_by_the_records() -> None:
@@ -32,9 +33,9 @@ def test_every_part_is_decided_by_the_records() -> None:
     for claim in claims().values():
         if claim.block == "2.1":
             for part in (*claim.parts, *claim.corrected):
-                record = store.find(part.experiment or str(claim.experiment), "small")
-                assert record is not None, claim.id
-                assert all(outcome.state != "not run" for outcome in judge_part(part, record)), (claim.id, part.text)
+                found = store.find(part.experiment or str(claim.experiment), "small")
+                assert found is not None, claim.id
+                assert all(outcome.state != "not run" for outcome in judge_part(part, found)), (claim.id, part.text)
 
 
 @pytest.mark.parametrize("draw", range(3))

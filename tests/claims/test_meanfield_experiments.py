@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.claims.helpers import record
 from trimtab.claims import claims
 from trimtab.claims.experiments import meanfield_eigenvalue as eigenvalues
 from trimtab.claims.experiments import meanfield_formulas as formulas
@@ -16,9 +17,8 @@ from trimtab.claims.experiments import meanfield_networks as networks
 from trimtab.claims.experiments import meanfield_orders as orders
 from trimtab.claims.experiments.registry import Context
 from trimtab.claims.findings import Findings
-from trimtab.claims.record import Record
+from trimtab.claims.judging import judge_part
 from trimtab.claims.store import RecordStore
-from trimtab.claims.verdict import judge_part
 from trimtab.probes import fisher_lambda_max
 from trimtab.theory.mean_field import Conv, Dense, measure_orders
 from trimtab.theory.mean_field.measured import NAMES
@@ -34,9 +34,9 @@ def test_every_part_is_decided_by_the_records() -> None:
     for claim in claims().values():
         if claim.block == "3.1":
             for part in (*claim.parts, *claim.corrected):
-                record = store.find(part.experiment or str(claim.experiment), "small")
-                assert record is not None, claim.id
-                assert all(outcome.state != "not run" for outcome in judge_part(part, record)), (claim.id, part.text)
+                found = store.find(part.experiment or str(claim.experiment), "small")
+                assert found is not None, claim.id
+                assert all(outcome.state != "not run" for outcome in judge_part(part, found)), (claim.id, part.text)
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -174,9 +174,10 @@ def test_the_error_of_a_finite_data_set(monkeypatch: pytest.MonkeyPatch, tmp_pat
     slopes = findings.numbers["slope of the error over m"]
     assert slopes["drawn"]["all"] == pytest.approx(-1, abs=1e-3)
     assert slopes["mean-field"]["all"] == pytest.approx(-1)
-    record = Record("own", "small", "", "", "", "", {}, 1.0, units=findings.units, numbers=findings.numbers)
+    found = record()
+    found.units, found.numbers = findings.units, findings.numbers
     (part,) = claims()["meanfield-finite-m"].parts
-    assert judge_part(part, record)[0].state == "met"
+    assert judge_part(part, found)[0].state == "met"
 
 
 def figure(values: Mapping[float, float], plain: float, form: str) -> Findings:

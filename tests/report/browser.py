@@ -1,6 +1,7 @@
 """A real browser, driven through a pipe: each message is JSON, ended by a zero byte."""
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -20,9 +21,11 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         assert PROGRAM is not None
-        theirs_in, self._to = os.pipe()
-        self._from, theirs_out = os.pipe()
-        # Numbers of our ends may be 3 or 4 themselves, so the shell moves them to where the browser looks.
+        near_in, self._to = os.pipe()
+        self._from, near_out = os.pipe()
+        # The browser looks at 3 and 4. Since its ends may be any numbers, the shell moves them there by 8 and 9, which
+        # they must not be themselves: so they are 10 or above.
+        theirs_in, theirs_out = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (near_in, near_out))
         command = f'exec 8<&{theirs_in} 9>&{theirs_out} && exec "$0" {FLAGS} --user-data-dir="$1" 3<&8 4>&9'
         self._process = subprocess.Popen(
             ["bash", "-c", command, PROGRAM, str(profile)],
@@ -30,8 +33,8 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        for end in (near_in, near_out, theirs_in, theirs_out):
+            os.close(end)
         self._rest, self._number, self._session = b"", 0, ""
         self.requests: list[str] = []
         self.complaints: list[str] = []

@@ -69,7 +69,7 @@ def test_the_page_is_whole(name: str, width: int, scheme: str, browser: Browser,
     seen = browser.evaluate(
         f"{SEEN}.map(svg => [svg.getBoundingClientRect().width, svg.getBoundingClientRect().height])"
     )
-    assert len(seen) == {"demo": 2 + 4 + 4, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1, "probed": 1 + 11}[name]
+    assert len(seen) == {"demo": 2 + 4 + 4, "ten": 2, "nasty": 1 + 2 + 2, "loose": 1, "probed": 1 + 24}[name]
     assert all(300 <= w <= width and h > 200 for w, h in seen)
     for front, back in browser.evaluate(COLORS):
         assert contrast(hexadecimal(front), hexadecimal(back)) >= 4.5

@@ -4,10 +4,10 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab.cli.claims_text import as_json, described, line
 from trimtab.cli.common import FAILED, CommandError, add_machine, need, place, positive, resumable, typed
 
 if TYPE_CHECKING:
@@ -64,6 +64,27 @@ def add(commands: "Commands") -> None:
     _add_results(running)
     add_machine(running)
     running.set_defaults(run=_run)
+    _add_report(actions)
+
+
+def _add_report(actions: "Commands") -> None:
+    reporting = actions.add_parser(
+        "report",
+        help="write all verdicts as Markdown and as a page",
+        description="Writes all claims with their verdicts and numbers as Markdown, a row for each claim, and as one "
+        "self-contained page with figures and filters. The same records give the same files.",
+    )
+    reporting.add_argument(
+        "--out", type=place, default=WORK, metavar="FOLDER", help="of the page, claims.html (default: %(default)s)"
+    )
+    reporting.add_argument(
+        "--markdown", type=place, default=Path("CLAIMS.md"), metavar="FILE", help="(default: %(default)s)"
+    )
+    reporting.add_argument(
+        "--readme", type=place, metavar="FILE", help="also put the table of verdicts between its marks in this file"
+    )
+    _add_results(reporting)
+    reporting.set_defaults(run=_report)
 
 
 def _add_filters(parser: "Parser") -> None:
@@ -112,25 +133,24 @@ def _chosen(options: argparse.Namespace, store: "RecordStore") -> "list[Claim]":
 
 
 def _best(claim: "Claim", store: "RecordStore") -> "Verdict":
-    """The verdict at the largest size that has one; at the small size, if none has."""
-    from trimtab.claims import verdict_on, verdicts
+    """The verdict at the largest size that decides it."""
+    from trimtab.claims import best_first
 
-    found = verdicts(claim, store)
-    return list(found.values())[-1] if found else verdict_on(claim, "small", store)
+    return best_first(claim, store)[0]
 
 
 def _list(options: argparse.Namespace) -> int:
     store = _store(options)
     rows = [(claim, _best(claim, store)) for claim in _chosen(options, store)]
     if options.json:
-        print(json.dumps([_as_json(claim, verdict) for claim, verdict in rows], indent=1, ensure_ascii=False))
+        print(json.dumps([as_json(claim, verdict) for claim, verdict in rows], indent=1, ensure_ascii=False))
         return 0
     need("rich")
     from rich.text import Text
 
     from trimtab.cli.entries import print_entries
 
-    print_entries((claim.id, Text(_line(claim, verdict))) for claim, verdict in rows)
+    print_entries((claim.id, Text(line(claim, verdict))) for claim, verdict in rows)
     counts: dict[str, int] = {}
     for _, verdict in rows:
         counts[verdict.state] = counts.get(verdict.state, 0) + 1
@@ -138,82 +158,46 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _line(claim: "Claim", verdict: "Verdict") -> str:
-    flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
-    if verdict.state == "not run":
-        return f"not run: {verdict.reason}"
-    dates = max((record.date for record in verdict.records.values()), default="")
-    return f"{verdict.state}{flags} ({verdict.size}{', ' + dates if dates else ''}): {claim.statement}"
-
-
 def _show(options: argparse.Namespace) -> int:
-    from trimtab.claims import claim_named, verdicts
+    from trimtab.claims import best_first, claim_named, verdicts
 
     store = _store(options)
-    shown = [(claim, verdicts(claim, store), _best(claim, store)) for claim in map(claim_named, options.ids)]
+    named = map(claim_named, options.ids)
+    shown = [(claim, list(verdicts(claim, store).values()) or best_first(claim, store)) for claim in named]
     if options.json:
-        several = [
-            [_as_json(claim, verdict) for verdict in (list(found.values()) or [best])] for claim, found, best in shown
-        ]
+        several = [[as_json(claim, verdict) for verdict in found] for claim, found in shown]
         print(json.dumps(several, indent=1, ensure_ascii=False))
         return 0
-    for number, (claim, found, best) in enumerate(shown):
-        print(*([""] if number else []), *_described(claim, list(found.values()) or [best]), sep="\n")
+    for number, (claim, found) in enumerate(shown):
+        print(*([""] if number else []), *described(claim, found), sep="\n")
     return 0
 
 
-def _described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
-    """A claim in lines."""
-    lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
-    for verdict in found:
-        lines.append(
-            f"At size {verdict.size}: {verdict.state}" + (f" [{', '.join(verdict.flags)}]" if verdict.flags else "")
-        )
-        if verdict.state == "not run" and not verdict.records:
-            lines.append(f"  {verdict.reason}")
-            continue
-        for outcome in verdict.outcomes:
-            label = f"({outcome.part.label}) " if outcome.part.label else ""
-            lines.append(f"  {label}{outcome.part.text}: {outcome.state}; {outcome.sentence}")
-        lines += [f"  corrected form, {one.part.text}: {one.state}; {one.sentence}" for one in verdict.corrected]
-        for record in verdict.records.values():
-            lines.append(f"  {record.command}; {record.date}, {record.seconds:.0f} s, {record.machine}")
-            lines += [f"  {note}" for note in record.notes]
-    if claim.why:
-        lines.append(f"Why: {claim.why}")
-    if claim.disagrees:
-        lines.append(f"The criterion is not the paper's words alone: {claim.disagrees}")
-    return lines
+def _report(options: argparse.Namespace) -> int:
+    need("matplotlib")
+    from trimtab.claims.pages import judged_blocks, markdown, readme_block, with_block
+    from trimtab.claims.pages.html import page
+    from trimtab.records import whole_file
 
-
-def _as_json(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
-    return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "place": claim.place,
-        "kind": claim.kind,
-        "statement": claim.statement,
-        "criterion": claim.criterion,
-        "digest": claim.digest,
-        "verdict": verdict.state,
-        "size": verdict.size,
-        "flags": list(verdict.flags),
-        "reason": verdict.reason,
-        "corrected": verdict.corrected_state,
-        "parts": [
-            {
-                "part": outcome.part.text,
-                "state": outcome.state,
-                "numbers": outcome.sentence,
-                "interval": None if outcome.interval is None else asdict(outcome.interval),
-            }
-            for outcome in verdict.outcomes
-        ],
-        "records": {
-            name: {"date": record.date, "command": record.command, "machine": record.machine, "commit": record.commit}
-            for name, record in verdict.records.items()
-        },
-    }
+    judged = judged_blocks(_store(options))
+    texts: dict[Path, str] = {}
+    if options.readme is not None:  # first, since it may be refused
+        try:
+            rows = [row for block in judged for row in block.rows]
+            texts[options.readme] = with_block(options.readme.read_text(encoding="utf-8"), readme_block(rows))
+        except (OSError, ValueError) as error:
+            raise CommandError(f"cannot put the table into {options.readme}: {error}") from error
+    texts[options.markdown] = markdown(judged)
+    texts[options.out / "claims.html"] = page(judged)
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror}; name another place", FAILED) from error
+        print(path)
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,6 +1,8 @@
 """Small pieces of HTML. What comes from records is escaped here and nowhere else."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
@@ -77,20 +79,34 @@ def paragraphs(sentences: Iterable[object]) -> Markup:
     return element("ul", *(element("li", one) for one in texts))
 
 
-def document(title: str, body: Iterable[object]) -> str:
-    """A whole page."""
+def document(title: str, body: Iterable[object], *, style: str = "", script: str = "") -> str:
+    """A whole page.
+
+    Args:
+        title: Of the page.
+        body: What is in it.
+        style: Rules beside those that all pages have.
+        script: The page's own program. No other one is let run.
+    """
+    program = f"<script>{script}</script>\n" if script else ""
+    policy = f"{POLICY}; script-src 'sha256-{_digest(script)}'" if script else POLICY
     head = (
         '<meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         '<link rel="icon" href="data:,">'
     )
     content = "\n".join(map(text, body))
+    head += f"{element('title', title)}<style>\n{_style()}{style}</style>"
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head>{head}{element("title", title)}<style>\n{_style()}</style></head>\n'
-        f"<body><main>\n{content}\n</main></body></html>\n"
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n'
+        f"<body><main>\n{content}\n</main>\n{program}</body></html>\n"
     )
+
+
+def _digest(script: str) -> str:
+    return b64encode(sha256(script.encode()).digest()).decode()
 
 
 def _style() -> str:

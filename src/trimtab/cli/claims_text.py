@@ -1,0 +1,72 @@
+"""What `trimtab claims` prints of a claim: a line, a paragraph, JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.claims import Claim, Verdict
+
+
+def line(claim: "Claim", verdict: "Verdict") -> str:
+    """A claim in a line."""
+    flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
+    if verdict.state == "not run":
+        return f"not run: {verdict.reason}"
+    dates = max((record.date for record in verdict.records.values()), default="")
+    return f"{verdict.state}{flags} ({verdict.size}{', ' + dates if dates else ''}): {claim.statement}"
+
+
+def described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
+    """A claim in lines."""
+    lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
+    for verdict in found:
+        lines.append(
+            f"At size {verdict.size}: {verdict.state}" + (f" [{', '.join(verdict.flags)}]" if verdict.flags else "")
+        )
+        if verdict.state == "not run" and not verdict.records:
+            lines.append(f"  {verdict.reason}")
+            continue
+        for outcome in verdict.outcomes:
+            label = f"({outcome.part.label}) " if outcome.part.label else ""
+            lines.append(f"  {label}{outcome.part.text}: {outcome.state}; {outcome.sentence}")
+        lines += [f"  corrected form, {one.part.text}: {one.state}; {one.sentence}" for one in verdict.corrected]
+        for record in verdict.records.values():
+            lines.append(f"  {record.command}; {record.date}, {record.seconds:.0f} s, {record.machine}")
+            lines += [f"  {note}" for note in record.notes]
+    if claim.why:
+        lines.append(f"Why: {claim.why}")
+    if claim.disagrees:
+        lines.append(f"The criterion is not the paper's words alone: {claim.disagrees}")
+    return lines
+
+
+def as_json(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
+    """A claim with a verdict as a JSON object."""
+    return {
+        "id": claim.id,
+        "paper": claim.paper,
+        "place": claim.place,
+        "kind": claim.kind,
+        "statement": claim.statement,
+        "criterion": claim.criterion,
+        "digest": claim.digest,
+        "verdict": verdict.state,
+        "size": verdict.size,
+        "flags": list(verdict.flags),
+        "reason": verdict.reason,
+        "corrected": verdict.corrected_state,
+        "parts": [
+            {
+                "part": outcome.part.text,
+                "state": outcome.state,
+                "numbers": outcome.sentence,
+                "interval": None if outcome.interval is None else asdict(outcome.interval),
+            }
+            for outcome in verdict.outcomes
+        ],
+        "records": {
+            name: {"date": record.date, "command": record.command, "machine": record.machine, "commit": record.commit}
+            for name, record in verdict.records.items()
+        },
+    }
