@@ -86,7 +86,7 @@ def _of_check(part: Part, record: Record) -> Outcome:
 def _of_range(part: Part, record: Record, values: list[float]) -> Outcome:
     if _is_threshold_in_points(part, record):
         return Outcome(part, "not applicable", f"a threshold in points, with {record.neighbour}")
-    interval = Interval.of(values)
+    interval = _interval(values, record.units[part.measure])
     inside = part.low <= interval.mean <= part.high
     if record.units[part.measure] == "exact":
         met = all(part.low <= value <= part.high for value in values)
@@ -102,7 +102,7 @@ def _compared(part: Part, record: Record, left: list[float], right: list[float])
         return [_clearly_smaller(part, left, right)]
     sign = 1.0 if part.op in ">≥≫≳≈" else -1.0
     differences = [_difference(a, b) * sign for a, b in zip(left, right, strict=True)]
-    interval = Interval.of(differences)
+    interval = _interval(differences, unit)
     sentence = _comparison(part, left, right, unit)
     if part.op == "≈":
         return [_comparable(part, left, right, unit, sentence)]
@@ -155,6 +155,13 @@ def _comparable(part: Part, left: list[float], right: list[float], unit: str, se
     return Outcome(part, _state(near, surely, interval.seeds), sentence, interval)
 
 
+def _interval(values: list[float], unit: str) -> Interval:
+    """Of seeds, where the mean may be; of computed numbers, which all are judged, their range."""
+    if unit == "exact":
+        return Interval(fmean(values), min(values), max(values), len(values))
+    return Interval.of(values)
+
+
 def _state(on_the_papers_side: bool, surely: bool, seeds: int) -> State:
     if surely:
         return "met"
@@ -200,7 +207,7 @@ def _relative(left: list[float], right: list[float], unit: str) -> float:
 def _comparison(part: Part, left: list[float], right: list[float], unit: str) -> str:
     words = part.other if part.factor == 1 and not part.offset else "the right side"
     against = f"{fmean(right):.4g}" + (f" ({words})" if part.other else "")
-    interval = Interval.of([_difference(a, b) for a, b in zip(left, right, strict=True)])
+    interval = _interval([_difference(a, b) for a, b in zip(left, right, strict=True)], unit)
     count = f", {interval.seeds} {'seed' if interval.seeds == 1 else 'seeds'}" if unit != "exact" else ""
     return f"{part.case} {fmean(left):.4g}, against {against}: {interval.mean:+.3g}{_range(interval)}{count}"
 
