@@ -1,7 +1,7 @@
 """bnp, Fig. 8 and Secs. 3.3, 3.5: condition numbers and norms of Hessian blocks, with and without BNP."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 THIRDS = ("first", "second", "last")
 RANGE = (1e2, 1e5)
 """Of κ(D), in Fig. 8 right."""
+UNITS = {"mlp3x100": 5, "cnn5": 3}
+"""How many units of a layer have their Hessian block taken: those that no sample of a batch activates have none."""
 _CIFAR = ("cifar10",)
 
 
@@ -120,16 +122,16 @@ def illconditioned_layers(findings: Findings, context: Context, steps: tuple[int
             own = "none" if method == "vanilla" else norm
             middle = middle_layer(network, own)
 
-            def probes(bnp: "BNP | None", middle: str = middle) -> "dict[str, Conditioning]":
-                return {"": _conditioning(bnp, (middle,))}
+            def probes(bnp: "BNP | None", network: str = network, middle: str = middle) -> "dict[str, Conditioning]":
+                return {"": _conditioning(network, bnp, (middle,))}
 
             for run in _runs(context, network, method, own, bnp=False):
                 found = probe_along(context, run, {*steps}, probes)
                 layers = [found[step][""].layers[middle] for step in steps]
-                kappa = median(each.hessian for each in layers)
+                kappa = _median_of_known(each.hessian for each in layers)
                 findings.number(measure, method, kappa, seed=run.seed, unit="factor")
                 if method == "vanilla":
-                    after = median(each.preconditioned for each in layers)
+                    after = _median_of_known(each.preconditioned for each in layers)
                     findings.number(measure, "vanilla+bnp", after, seed=run.seed, unit="factor")
                 context.show(f"{network}, {method}, seed {run.seed}: κ {kappa:.3g}")
     findings.settings |= _settings(context, steps)
@@ -139,21 +141,32 @@ def hessian_norms(findings: Findings, context: Context, steps: tuple[int, ...]) 
     """The largest over the smallest norm of the Hessian blocks of the layers of networks that BNP trains."""
     for network in ("mlp3x100", "cnn5"):
         for run in _runs(context, network, "bnp", "none", bnp=True):
-            found = probe_along(context, run, {*steps}, lambda bnp: {"": _conditioning(bnp)})
+            found = probe_along(
+                context,
+                run,
+                {*steps},
+                lambda bnp, network=network: {"": _conditioning(network, bnp)},  # type: ignore[misc]
+            )
             ratios = [found[step][""].norm_ratios() for step in steps]
             for case in ("hessian", "preconditioned", "divided"):
-                ratio = median(each[case] for each in ratios)
+                ratio = _median_of_known(each[case] for each in ratios)
                 measure = f"largest over smallest norm in {network}"
                 findings.number(measure, case, ratio, seed=run.seed, unit="factor")
             context.show(f"{network}, seed {run.seed}")
     findings.settings |= _settings(context, steps)
 
 
-def _conditioning(bnp: "BNP | None", only: tuple[str, ...] = ()) -> "Conditioning":
+def _conditioning(network: str, bnp: "BNP | None", only: tuple[str, ...] = ()) -> "Conditioning":
     """The probe with limits that leave out no layer of these networks."""
     from trimtab.probes import Conditioning
 
-    return Conditioning(units=1, only=only, bnp=bnp, max_entries=2**23, max_products=640)
+    return Conditioning(units=UNITS[network], only=only, bnp=bnp, max_entries=2**23, max_products=640)
+
+
+def _median_of_known(values: Iterable[float]) -> float:
+    """The median of those that are numbers; where no unit is active there is none."""
+    known = [value for value in values if not math.isnan(value)]
+    return median(known) if known else math.nan
 
 
 def _settings(context: Context, steps: tuple[int, ...]) -> dict[str, Any]:
