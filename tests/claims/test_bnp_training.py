@@ -84,6 +84,14 @@ class TestSmallBatches:
         small_batches.enter_early_gain(findings, "N=1", {"vanilla": rising, "bnp": faster})
         assert findings.numbers["early gain of bnp"]["N=1"]["101"] == pytest.approx(21.5 - 10.5)
 
+    def test_a_run_that_diverged_guesses_early_too(self) -> None:
+        findings = Findings(chance=10.0)
+        run = history([30.0, 31.0])
+        diverged = type(run)(run.folder, run.started, (), (), RunEnded("diverged", 3, 1.0, 1.0))
+        both = {"vanilla": TrainedCase(0.1, {101: diverged}), "bnp": TrainedCase(0.1, {101: run})}
+        small_batches.enter_early_gain(findings, "N=1", both)
+        assert findings.numbers["early gain of bnp"]["N=1"]["101"] == pytest.approx(30.5 - 10)
+
     def test_what_refuses_one_row_does_not_train(self, trainer: Trainer, tmp_path: Path) -> None:
         record = recorded("fc-1-cifar10", "small", tmp_path)
         assert record.refused.keys() == {"bn", "brn"}

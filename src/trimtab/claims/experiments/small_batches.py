@@ -75,12 +75,15 @@ def cnn_batch_1(findings: Findings, context: Context, normalize: str) -> None:
 def enter_early_gain(findings: Findings, case: str, trained: dict[str, TrainedCase]) -> None:
     """Enter how much more accuracy BNP has than the vanilla network in the first tenth of a run, seed by seed.
 
-    The first two of twenty evaluations are the first tenth whatever the number of steps is a multiple of.
+    The first two of twenty evaluations are the first tenth whatever the number of steps is a multiple of. A run that
+    diverged guesses.
     """
 
     def early(name: str, seed: int) -> float:
-        values = [event.accuracy for event in trained[name].runs[seed].evaluated[:TENTH] if event.accuracy is not None]
-        return 100 * fmean(values)
+        run = trained[name].runs[seed]
+        if run.ended is not None and run.ended.verdict == "diverged":
+            return findings.chance or 0.0
+        return 100 * fmean(event.accuracy for event in run.evaluated[:TENTH] if event.accuracy is not None)
 
     both = trained["bnp"].runs.keys() & trained["vanilla"].runs.keys()
     for seed in sorted(both):
