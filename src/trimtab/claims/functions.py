@@ -3,7 +3,11 @@
 A function takes the part that names it and the record of the experiment, and returns what came out.
 """
 
-from trimtab.claims.verdict import PartFunction
+from dataclasses import replace
+
+from trimtab.claims.part import Part
+from trimtab.claims.record import Record
+from trimtab.claims.verdict import Outcome, PartFunction, State, judge_part
 
 FUNCTIONS: dict[str, PartFunction] = {}
 
@@ -12,3 +16,47 @@ def part_function(function: PartFunction) -> PartFunction:
     """Register a function under its own name."""
     FUNCTIONS[function.__name__] = function
     return function
+
+
+# ---- bnp -------------------------------------------------------------------------------------------------------------
+
+_OPPOSITE: dict[State, State] = {"met": "not met", "not met": "met"}
+
+
+def _not(text: str, part: Part, record: Record) -> Outcome:
+    """What came out for the opposite of a comparison."""
+    (found,) = judge_part(Part.parse(text), record)
+    return replace(found, part=part, state=_OPPOSITE.get(found.state, found.state), chance=None)
+
+
+def _one_of(texts: tuple[str, ...], part: Part, record: Record) -> Outcome:
+    """What came out for comparisons of which one is enough."""
+    found = [outcome for text in texts for outcome in judge_part(Part.parse(text), record)]
+    order: tuple[State, ...] = ("met", "undecided", "not run", "not met", "not applicable")
+    state = min((outcome.state for outcome in found), key=order.index)
+    sentence = "; ".join(f"{text.partition(':')[0]}: {each.sentence}" for text, each in zip(texts, found, strict=True))
+    return Outcome(part, state, sentence)
+
+
+@part_function
+def ln_not_clearly_smaller(part: Part, record: Record) -> Outcome:
+    """LN does not clearly improve the condition number of the dense network."""
+    return _not("κ in mlp3x100: ln ⪡ vanilla", part, record)
+
+
+@part_function
+def gn_not_clearly_smaller(part: Part, record: Record) -> Outcome:
+    """GN does not clearly improve the condition number of the CNN."""
+    return _not("κ in cnn5: gn ⪡ vanilla", part, record)
+
+
+@part_function
+def bn_ahead_of_stopgrad_fc(part: Part, record: Record) -> Outcome:
+    """BN is ahead of BN without gradient through its statistics, early or at the end, in the dense network."""
+    return _one_of(tuple(f"{each}, fc at 60: bn > bn-stopgrad" for each in ("early", "acc")), part, record)
+
+
+@part_function
+def bn_ahead_of_stopgrad_cnn(part: Part, record: Record) -> Outcome:
+    """The same in the CNN."""
+    return _one_of(tuple(f"{each}, cnn at 128: bn > bn-stopgrad" for each in ("early", "acc")), part, record)

@@ -79,6 +79,14 @@ def train_cases(
     return found
 
 
+def chosen_rates(
+    context: Context, cases: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], rates: int
+) -> dict[str, tuple[float, tuple[Candidate, ...]]]:
+    """The best learning rate of each case on validation data, with all candidates; see `train_cases`."""
+    first = {name: resolve(Settings(**{**shared, **own})) for name, own in cases.items()}
+    return _choose_rates(context, first, load(next(iter(first.values())).data, context.data_root), rates)
+
+
 def enter_runs(findings: Findings, trained: Mapping[str, TrainedCase], classes: int, suffix: str = "") -> None:
     """Enter the numbers of all runs, and the curves of their accuracy.
 
@@ -107,6 +115,18 @@ def enter_runs(findings: Findings, trained: Mapping[str, TrainedCase], classes: 
         for seed, history in case.runs.items():
             findings.run(name, seed, run_numbers(history, 1 / classes), suffix)
         enter_accuracy_curve(findings, f"accuracy{suffix}", name, list(case.runs.values()))
+
+
+def enter_accuracies(findings: Findings, trained: Mapping[str, TrainedCase], classes: int, suffix: str = "") -> None:
+    """Enter the last accuracy of all runs and nothing else: for many cases of which no other number is judged."""
+    everything = Findings()
+    enter_runs(everything, trained, classes, suffix)
+    findings.chance = everything.chance
+    findings.settings |= everything.settings
+    findings.refused |= everything.refused
+    for name, seeds in everything.numbers.get(f"acc{suffix}", {}).items():
+        for seed, value in seeds.items():
+            findings.number(f"acc{suffix}", name, value, seed=seed, unit="points")
 
 
 def enter_accuracy_curve(findings: Findings, panel: str, line: str, runs: Sequence[History]) -> None:

@@ -1,0 +1,84 @@
+"""bnp, Figs. 6 and 7: residual networks, whose learning rate is decayed twice."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from trimtab.claims.experiments.registry import Context, experiment
+from trimtab.claims.findings import Findings
+from trimtab.claims.training_runs import TrainedCase, enter_runs, train_cases
+from trimtab.data import load
+from trimtab.records import Evaluated
+
+METHODS = ("bn", "gn", "bnp", "bnp+gn")
+AFTER = 5
+"""Epochs after the first decay at which the jump is measured."""
+
+
+def decayed(
+    findings: Findings, context: Context, network: str, data: str, epochs: int, milestones: tuple[int, int], seeds: int
+) -> None:
+    """Train four methods, and enter what happens before the first decay of the rate and at it."""
+    shared: dict[str, Any] = {"network": network, "data": data, "epochs": epochs, "milestones": milestones}
+    shared |= {"evaluate_every": 1}
+    cases: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS}
+    dataset = load(data, context.data_root)
+    if data == "digits":
+        # Cropped or flipped, an 8×8 digit may be another one. The 400 steps of warm-up are an epoch of CIFAR-10.
+        shared |= {"augment": False}
+        an_epoch = len(dataset.train) // 128
+        for name in ("bn", "bnp"):
+            cases[name]["warmup"] = an_epoch
+        findings.notes.append(f"Without augmentation; the warm-up of 400 steps is {an_epoch}, which is an epoch too.")
+    if context.device.type == "cuda":
+        shared |= {"precision": "bf16", "compile": True}
+    trained = train_cases(context, cases, shared, context.seeds(seeds))
+    enter_runs(findings, trained, dataset.classes)
+    enter_decay(findings, trained, milestones[0])
+    findings.settings |= shared
+
+
+def enter_decay(findings: Findings, trained: dict[str, TrainedCase], decay: int) -> None:
+    """Enter `before`, the mean accuracy until the first decay, and `jump`, how much higher it is 5 epochs after it."""
+    for name, case in trained.items():
+        for seed, history in case.runs.items():
+            before, jump = around_decay(history.evaluated, decay)
+            if history.ended is not None and history.ended.verdict == "diverged":
+                before, jump = findings.chance or 0.0, 0.0
+            findings.number("before", name, before, seed=seed, unit="points")
+            findings.number("jump", name, jump, seed=seed, unit="points")
+
+
+def around_decay(evaluated: Sequence[Evaluated], decay: int) -> tuple[float, float]:
+    """Mean accuracy in points over the epochs until a decay, and by how much it is higher 5 epochs after it."""
+    points = {round(event.epoch): 100 * event.accuracy for event in evaluated if event.accuracy is not None}
+    until = [value for epoch, value in points.items() if epoch <= decay]
+    if decay not in points or decay + AFTER not in points:
+        return (fmean(until) if until else 0.0), 0.0
+    return fmean(until), points[decay + AFTER] - points[decay]
+
+
+@experiment(
+    "resnet110",
+    "ResNet-110 with a decaying learning rate",
+    small=15,
+    gpu=10,
+    paper=220,
+    needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar10",)},
+)
+def resnet110(findings: Findings, context: Context) -> None:
+    """Fig. 6, left."""
+    if context.size == "small":
+        findings.neighbour = "digits instead of CIFAR-10"
+        decayed(findings, context, "resnet110", "digits", 40, (20, 30), 2)
+    elif context.size == "gpu":
+        decayed(findings, context, "resnet110", "cifar10", 20, (10, 15), 1)
+    else:
+        decayed(findings, context, "resnet110", "cifar10", 160, (80, 120), 5)
+
+
+@experiment("preact110", "Preactivation ResNet-110 with a decaying learning rate", gpu=10, needs=("cifar10",))
+def preact110(findings: Findings, context: Context) -> None:
+    """Fig. 6, right, with other data: 20 epochs that are decayed where the paper's 300 are."""
+    findings.neighbour = "CIFAR-10 instead of CIFAR-100"
+    decayed(findings, context, "preact110", "cifar10", 20, (10, 15), 1)
