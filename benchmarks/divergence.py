@@ -29,7 +29,7 @@ from divergence_table import summary, table
 from torch import Tensor, nn
 
 from trimtab.prediction import measure_lambda_max
-from trimtab.prediction.measuring import has_batch_statistics
+from trimtab.prediction.batch_statistics import has_batch_statistics
 from trimtab.records import machine
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 

@@ -24,7 +24,7 @@ def test_a_norm_without_frozen_statistics(norm: str, capsys: pytest.CaptureFixtu
     told = ["predict", "small-mlp", "--norm", norm, "--measure", "--samples", "32"]
     assert cli.main(told) == 0
     out = capsys.readouterr().out
-    assert out.startswith("For cross-entropy, all outputs, train mode, momentum 0:")
+    assert out.startswith("For cross-entropy, all outputs, train mode, momentum 0 (λ_max is the largest")
     assert "λ_max, measured on 32 samples" in out and "largest learning rate, measured" in out
     assert cli.main([*told, "--statistics", "frozen"]) == 2
     assert "not defined for" in capsys.readouterr().err

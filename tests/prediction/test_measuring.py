@@ -1,6 +1,7 @@
 """Measured eigenvalues against the dense Gauss–Newton matrix of each loss and mode."""
 
 from collections.abc import Callable
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -233,3 +234,38 @@ def test_a_loss_without_curvature() -> None:
     with torch.no_grad():
         model.bias.copy_(torch.tensor([0.0, 1e4]))
     assert measure_lambda_max(model, torch.randn(5, 3), loss="cross_entropy").lambda_max == 0
+
+
+def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    """`squared`, as a loss of one's own, whose products are taken by parameters instead of by outputs."""
+    return 0.5 * (outputs - targets).square().sum() / len(outputs)
+
+
+def unequal_norms(count: int, noise: torch.Generator) -> Tensor:
+    return torch.randn(count, 20, generator=noise) * torch.randn(count, 1, generator=noise).exp()
+
+
+def clusters(count: int, noise: torch.Generator) -> Tensor:
+    centres = 3 * torch.randn(3, 20, generator=torch.Generator().manual_seed(5))
+    return centres[torch.randint(3, (count,), generator=noise)] + 0.3 * torch.randn(count, 20, generator=noise)
+
+
+@pytest.mark.parametrize("data", [unequal_norms, clusters])
+def test_how_much_other_samples_would_change_it(data: Callable[[int, torch.Generator], Tensor]) -> None:
+    """The estimate from one choice of samples, beside the deviation over 20 choices."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 40), nn.SiLU(), nn.Linear(40, 3))
+    noise = torch.Generator().manual_seed(1)
+    found = [measure_lambda_max(model, data(64, noise)) for _ in range(20)]
+    values = [each.lambda_max for each in found]
+    estimate = fmean(each.uncertainty for each in found)
+    assert estimate == pytest.approx(stdev(values) / fmean(values), rel=0.5) and estimate > 0.08
+
+
+def test_both_ways_to_take_products_tell_the_same_uncertainty() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(20, 40), nn.BatchNorm1d(40), nn.SiLU(), nn.Linear(40, 3)), torch.randn(24, 20)
+    ours, theirs = (
+        measure_lambda_max(model, x, torch.zeros(24, 3), loss=loss, batch_size=8) for loss in ("squared", half_square)
+    )
+    assert ours.uncertainty == pytest.approx(theirs.uncertainty, rel=0.02) and 0 < ours.uncertainty < 1

@@ -271,3 +271,28 @@ def test_weights_that_are_the_parameter_times_a_number() -> None:
     model = nn.Sequential(Doubled(30, 1))
     nn.init.zeros_(model[0].bias)
     assert predict(model, (30,), samples=10).terms["0"] == pytest.approx((1 * 4 * 30) / 10 + 1)
+
+
+class Transposed(nn.Module):
+    """Weights by an attribute of a tensor that is no method, used as `F.linear`, in a product, and twice over."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.last, self.way = nn.Linear(20, 40, bias=False), nn.Linear(40, 4, bias=False), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, last = self.first.weight, self.last.weight
+        if self.way == "product":
+            return F.relu(x @ first.T) @ last.mT
+        if self.way == "twice":
+            return F.linear(F.relu(F.linear(x, first.T.T)), last.T.mT)
+        return self.last(F.relu(self.first(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", ["product", "twice"])
+def test_a_weight_by_its_attribute_t(way: str) -> None:
+    torch.manual_seed(0)
+    plain, model = Transposed("layers"), Transposed(way)
+    model.load_state_dict(plain.state_dict())
+    found, expected = predict(model, (20,)), predict(plain, (20,))
+    assert found.lambda_max == pytest.approx(expected.lambda_max)

@@ -1,12 +1,11 @@
 """What an experiment collects while it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from trimtab.claims.record import Check, Curves, Numbers, Unit
+from trimtab.claims.record import Check, Contents, Unit
 from trimtab.records import RunNumbers
 from trimtab.theory.bounds import Sides
 
@@ -19,19 +18,8 @@ RUN_UNITS: dict[str, Unit] = {
 """The numbers of a run, with their units."""
 
 
-@dataclass(slots=True)
-class Findings:
-    """Numbers, checks and lines of figures; the runner makes a `Record` of them."""
-
-    units: dict[str, str] = field(default_factory=dict)
-    numbers: Numbers = field(default_factory=dict)
-    checks: dict[str, Check] = field(default_factory=dict)
-    chance: float | None = None
-    neighbour: str = ""
-    refused: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    curves: Curves = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+class Findings(Contents):
+    """Collects numbers, checks and lines of figures; the runner makes a `Record` of them."""
 
     def number(self, measure: str, case: str, value: float, *, seed: int | str = "all", unit: Unit = "exact") -> None:
         """Enter a number.

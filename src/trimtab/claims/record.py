@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -45,19 +45,11 @@ class Check:
     counterexample: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The record of an experiment at a size.
+@dataclass(kw_only=True)
+class Contents:
+    """What an experiment has found.
 
     Attributes:
-        experiment: Its name.
-        size: One of `SIZES`.
-        date: When it was run.
-        command: How.
-        commit: Of trimtab's source, if known.
-        machine: The hardware.
-        versions: Of trimtab, torch and Python.
-        seconds: How long it took.
         units: By measure.
         numbers: By measure, case and seed. A run that diverged has the accuracy of guessing and infinite losses.
         checks: By name.
@@ -69,14 +61,6 @@ class Record:
         settings: What it was run with.
     """
 
-    experiment: str
-    size: str
-    date: str
-    command: str
-    commit: str
-    machine: str
-    versions: dict[str, str]
-    seconds: float
     units: dict[str, str] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=dict)
     checks: dict[str, Check] = field(default_factory=dict)
@@ -87,11 +71,38 @@ class Record:
     curves: Curves = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
+
+@dataclass(kw_only=True)
+class Record(Contents):
+    """The record of an experiment at a size: what it has found, when and where.
+
+    Attributes:
+        experiment: Its name.
+        size: One of `SIZES`.
+        date: When it was run.
+        command: How.
+        commit: Of trimtab's source, if known.
+        machine: The hardware.
+        versions: Of trimtab, torch and Python.
+        seconds: How long it took.
+    """
+
+    experiment: str
+    size: str
+    date: str
+    command: str
+    commit: str
+    machine: str
+    versions: dict[str, str]
+    seconds: float
+
     def write(self, folder: Path) -> Path:
         """Write the record into a folder; returns the file."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / file_name(self.experiment, self.size)
-        text = json.dumps({"schema": SCHEMA, **_encoded(asdict(self))}, ensure_ascii=False, separators=(",", ":"))
+        about = {each.name: getattr(self, each.name) for each in fields(Record)[len(fields(Contents)) :]}
+        content = {"schema": SCHEMA, **_encoded({**about, **asdict(self)})}
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         with whole_file(path) as file:
             file.write(text.encode() + b"\n")
         return path

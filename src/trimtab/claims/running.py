@@ -96,15 +96,7 @@ def run(
             machine=hardware(context.device),
             versions=versions(),
             seconds=rounded(time.monotonic() - started, 3),
-            units=findings.units,
-            numbers=findings.numbers,
-            checks=findings.checks,
-            chance=findings.chance,
-            neighbour=findings.neighbour,
-            refused=findings.refused,
-            notes=findings.notes,
-            curves=findings.curves,
-            settings=findings.settings,
+            **vars(findings),
         )
         record.write(results)
         finished(record)

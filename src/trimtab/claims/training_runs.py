@@ -68,7 +68,7 @@ def train_cases(
     for name, settings in first.items():
         lr = chosen[name][0]
         settings = replace(settings, lr=lr, evaluate_on="test")
-        if settings.evaluations is None and settings.evaluate_every is None:
+        if not {"evaluations", "evaluate_every"} & {*shared, *cases[name]}:
             settings = replace(settings, evaluations=EVALUATIONS)
         planned[name] = {seed: _planned(replace(settings, seed=seed), dataset) for seed in seeds}
     outcomes = _train(context, [run for runs in planned.values() for run in runs.values()])
@@ -168,7 +168,6 @@ def _choose_rates(
                     validation=cases[name].validation or validation,
                     evaluate_on="validation",
                     evaluations=1,
-                    evaluate_every=None,
                     probe=(),
                 ),
                 dataset,

@@ -1,4 +1,4 @@
-"""`trimtab predict`: the largest stable learning rate of a network, measured or predicted by mean field."""
+"""`trimtab predict`: the largest stable learning rate of a network, measured on data or predicted without."""
 
 import argparse
 import json
@@ -31,7 +31,8 @@ def add(commands: "Commands") -> None:
         "predict",
         help="the largest stable learning rate of a network at the start of training",
         description="The largest eigenvalue of the Gauss–Newton matrix of a network at the start of training, and the "
-        "largest stable learning rate: measured on data if some are named, and predicted by mean field.",
+        "largest stable learning rate: measured if data are named, else predicted as the mean of random networks like "
+        "it. Mean field's formulas stand beside.",
     )
     parser.add_argument("network", metavar="NETWORK", help=f"one of {', '.join(NETWORKS)}")
     parser.add_argument(
@@ -80,7 +81,8 @@ def add(commands: "Commands") -> None:
         "--measure",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="measure, also without data, or do not (default: if there are data)",
+        help="measure this network, on white noise if no data are named; or predict, also with data (default: measure "
+        "if data are named)",
     )
     parser.add_argument(
         "--samples", type=positive, metavar="N", default=128, help="to measure on (default: %(default)s)"

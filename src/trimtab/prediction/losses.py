@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from trimtab.probes.spectrum.operators import categorical_hessian, criterion_hessian, gaussian_hessian
@@ -41,7 +42,7 @@ def hessian_product(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tens
     """The product with the second derivative of a loss with respect to the outputs.
 
     Raises:
-        TypeError: If a function does not return one number.
+        ValueError: If a function does not take these outputs and targets, or does not return one number.
         CannotMeasure: If that is not finite.
     """
     if loss == "squared":
@@ -50,7 +51,33 @@ def hessian_product(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tens
         product = categorical_hessian(outputs.movedim(1, -1))
         return lambda h: product(h.movedim(1, -1)).movedim(-1, 1)
     assert callable(loss)
-    return criterion_hessian(outputs, loss, targets)
+    try:
+        product = criterion_hessian(outputs, loss, targets)
+        is_sum = _is_a_sum(loss, outputs.detach(), targets)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        first = str(error).partition("\n")[0].replace("criterion", "it")
+        given = f"outputs {_about(outputs)} and targets {_about(targets)}"
+        raise ValueError(f"loss must return one number, with a derivative, of {given}: {first}") from error
+    if is_sum:
+        raise ValueError(
+            "loss must return a mean over samples, and this one doubles with the samples; divide it by their number"
+        )
+    return product
+
+
+def _is_a_sum(loss: Callable[[Tensor, Any], Tensor], outputs: Tensor, targets: Any) -> bool:
+    """Whether twice the same samples have twice the loss."""
+    if not isinstance(targets, Tensor) or not targets.ndim or len(targets) != len(outputs):
+        return False
+    with torch.no_grad():
+        once, twice = loss(outputs, targets), loss(outputs.repeat_interleave(2, 0), targets.repeat_interleave(2, 0))
+    return bool(once != 0) and bool(torch.isclose(twice, 2 * once, rtol=1e-4))
+
+
+def _about(value: Any) -> str:
+    return f"{tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def hessian_root(loss: Loss, outputs: Tensor) -> tuple[Product, Product] | None:

@@ -8,12 +8,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab import _torch
 from trimtab.norms.statistics import Statistics
 from trimtab.prediction.losses import Loss, Outputs, Product, check_loss, hessian_product, hessian_root
 from trimtab.prediction.products import Batch, OutputDerivative, operations
@@ -36,6 +36,7 @@ _TRIAL = 1.75  # products: one, the start and the outputs
 
 
 Projection = Callable[[Sequence[Tensor]], Tensor]
+Parts = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Measurement:
         products: With the matrix; each takes about as long as two forwards and backwards.
         converged: Whether it is within 2 % of an eigenvalue.
         note: Why not all samples were taken; empty if all were.
+        uncertainty: By how much of itself it would differ for as many other samples of the same kind, about: the
+            standard error of the mean of what each sample adds to it, with the eigenvector held fixed.
     """
 
     lambda_max: float
@@ -57,6 +60,7 @@ class Measurement:
     products: int
     converged: bool
     note: str = ""
+    uncertainty: float = 0.0
 
 
 class BatchedGaussNewton:
@@ -95,20 +99,30 @@ class BatchedGaussNewton:
 
     def largest(self, max_products: int = MAX_PRODUCTS, fine: bool = False) -> Ritz:
         """The largest eigenvalue as the last of the values, within 2 %, or, with more products, within 0.1 %."""
-        return self.isolated.run(lambda: self._largest(max_products, fine), self.derivative.leaves)
+        return self.isolated.run(lambda: self._largest(max_products, fine)[0], self.derivative.leaves)
 
-    def _largest(self, max_products: int, fine: bool) -> Ritz:
+    def largest_by_sample(self, fine: bool = False) -> tuple[Ritz, list[float]]:
+        """The same, and what each sample adds to the largest eigenvalue."""
+
+        def work() -> tuple[Ritz, list[float]]:
+            ritz, parts = self._largest(MAX_PRODUCTS, fine)
+            added = parts(ritz.basis.combined(ritz.vectors[:, -1]))
+            return ritz, torch.cat([each.double().flatten(1).sum(1) for each in added]).tolist()
+
+        return self.isolated.run(work, self.derivative.leaves)
+
+    def _largest(self, max_products: int, fine: bool) -> tuple[Ritz, Parts]:
         noise = torch.Generator().manual_seed(0)
         values, leaves = self.derivative.outputs(), list(self.derivative.leaves.values())
         rows, columns = (sum(t.numel() for t in tensors) for tensors in (values, leaves))
         roots = [root for each in values if (root := hessian_root(self._loss, each)) is not None]
         by_outputs = rows <= columns and len(roots) == len(values)
-        product, project = self._of_outputs(roots, values) if by_outputs else self._of_parameters(values)
+        product, project, parts = self._of_outputs(roots, values) if by_outputs else self._of_parameters(values)
         # Noise that went through the matrix once, or halfway: most of it lies where eigenvalues are large.
         start = project([gaussian(leaf, noise).view_as(leaf) for leaf in leaves])
         if not norm(start) > 0:
             start = gaussian(start, noise)
-        return extremes(
+        ritz = extremes(
             product,
             start,
             tolerance=FINE_TOLERANCE if fine else TOLERANCE,
@@ -118,11 +132,12 @@ class BatchedGaussNewton:
             stop_when_stable=True,
             noise=noise,
         )
+        return ritz, parts
 
     def _of_outputs(
         self, roots: Sequence[tuple[Product, Product]], values: Sequence[Tensor]
-    ) -> tuple[Product, Projection]:
-        """The product with RᵀJJᵀR, and that with RᵀJ."""
+    ) -> tuple[Product, Projection, Parts]:
+        """The product with RᵀJJᵀR, that with RᵀJ, and what each output adds to the eigenvalue of a vector."""
         scales = [share**0.5 for share in self._shares]
         like = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in values]
 
@@ -140,16 +155,24 @@ class BatchedGaussNewton:
             parts = zip(roots, scales, tensors, like, strict=True)
             return _flat([root(one.to(each)) * scale for (_, root), scale, one, each in parts])
 
-        return product, lambda along: transposed(self.derivative.times(along))
+        def parts(vector: Tensor) -> list[Tensor]:
+            # The eigenvector of JᵀHJ is v = JᵀRq/√λ, so that RᵀJv = √λ q.
+            return [part.square() for part in _split(vector, like)]
 
-    def _of_parameters(self, values: Sequence[Tensor]) -> tuple[Product, Projection]:
-        """The product with JᵀHJ, of a vector and of one tensor for each parameter."""
+        return product, lambda along: transposed(self.derivative.times(along)), parts
+
+    def _of_parameters(self, values: Sequence[Tensor]) -> tuple[Product, Projection, Parts]:
+        """The product with JᵀHJ, of a vector and of one tensor for each parameter, and what each output adds."""
         targets = [y for _, y in self.derivative.batches]
         hessians = [hessian_product(self._loss, each, y) for each, y in zip(values, targets, strict=True)]
         leaves = list(self.derivative.leaves.values())
 
-        def product(vector: Tensor) -> Tensor:
-            return project([part.to(leaf) for part, leaf in zip(_split(vector, leaves), leaves, strict=True)])
+        def split(vector: Tensor) -> list[Tensor]:
+            return [part.to(leaf) for part, leaf in zip(_split(vector, leaves), leaves, strict=True)]
+
+        def parts(vector: Tensor) -> list[Tensor]:
+            moved = self.derivative.times(split(vector))
+            return [a * b for a, b in zip(curved(moved), moved, strict=True)]
 
         def project(along: Sequence[Tensor]) -> Tensor:
             moved = self.derivative.times(along)
@@ -164,7 +187,7 @@ class BatchedGaussNewton:
             parts = zip(hessians, self._shares, tensors, values, strict=True)
             return [hessian(one.to(like)) * share for hessian, share, one, like in parts]
 
-        return product, project
+        return (lambda vector: project(split(vector))), project, parts
 
 
 def _selected(values: Tensor, loss: Loss, outputs: Outputs) -> Tensor:
@@ -239,10 +262,16 @@ def measure_lambda_max(
     whole = [part for part in order.split(size) if len(part) == size]  # a smaller last one would be another matrix
     batches = [(inputs[part], None if targets is None else targets[part]) for part in whole]
     matrix = BatchedGaussNewton(isolated, batches, loss, outputs)
-    ritz = matrix.largest(fine=_is_cheap(isolated, batches))
+    ritz, added = matrix.largest_by_sample(fine=_is_cheap(isolated, batches))
     value = float(ritz.values[-1])
     converged = ritz.converged or float(ritz.residuals[-1]) <= TOLERANCE * value
-    return Measurement(value, size * len(batches), size, ritz.products, converged, note)
+    return Measurement(value, size * len(batches), size, ritz.products, converged, note, _standard_error(added))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Of the mean of some numbers, as a share of it."""
+    mean = fmean(values)
+    return stdev(values) / math.sqrt(len(values)) / mean if len(values) > 1 and mean > 0 else 0.0
 
 
 def _is_cheap(isolated: IsolatedModel, batches: Sequence[Batch]) -> bool:
@@ -323,9 +352,15 @@ def _affordable(
     )
 
 
+def _half_square(outputs: Tensor, _targets: Any) -> Tensor:
+    return outputs.square().sum() / (2 * len(outputs))
+
+
 def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, outputs: Outputs) -> tuple[float, float]:
     """The seconds that a product with the matrix of some samples takes, and the bytes that its forward keeps."""
-    matrix = BatchedGaussNewton(isolated, [(inputs, targets)], loss, outputs)
+    # A loss of the user's may not be defined on so few, as one that ignores all of these targets.
+    stand_in = _half_square if callable(loss) else loss
+    matrix = BatchedGaussNewton(isolated, [(inputs, targets)], stand_in, outputs)
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -338,17 +373,6 @@ def _cost(isolated: IsolatedModel, inputs: Tensor, targets: Any, loss: Loss, out
     seconds = time.perf_counter() - begin
     own = {leaf.untyped_storage().data_ptr() for leaf in matrix.derivative.leaves.values()}
     return seconds, float(sum(number for place, number in kept.items() if place not in own))
-
-
-def has_batch_statistics(model: nn.Module) -> bool:
-    """Whether some layer normalizes by the statistics of the batch."""
-    return any(isinstance(module, _torch.BATCH_NORMS) or _is_ours(module) for module in model.modules())
-
-
-def _is_ours(module: nn.Module) -> bool:
-    from trimtab.norms import RunningNorm
-
-    return isinstance(module, RunningNorm)
 
 
 def relative(a: float, b: float) -> float:

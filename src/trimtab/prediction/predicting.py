@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics, canonical_statistics
-from trimtab.prediction.drawing import draw_networks
+from trimtab.prediction.batch_statistics import has_batch_statistics, mixes_samples
+from trimtab.prediction.drawing import FAR, UNCERTAIN, draw_networks
 from trimtab.prediction.losses import Loss, Outputs, check_loss, describe
 from trimtab.prediction.measuring import (
     TRIED,
     Measurement,
     check_batch_size,
-    has_batch_statistics,
     measure_lambda_max,
 )
 from trimtab.prediction.result import Prediction
@@ -23,6 +23,7 @@ from trimtab.theory.from_model import MeanFieldPrediction, mean_field_prediction
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
 DRAWN = 64  # inputs, to measure on where there are none
+CLOSE = (0.8, 1.25)  # mean field over measured, between which mean field may move the measured by more than FAR
 TOO_LARGE = "The model is too large to draw networks like it."
 ALONE = (
     "Mean field's formulas alone are right for wide networks, white inputs, frozen statistics and one output: measure "
@@ -86,11 +87,17 @@ def predict(
         raise ValueError(f"{what} can only be measured: give inputs, and leave measure out.")
     if targets is not None and inputs is None:
         raise ValueError("targets must come with inputs.")
-    alone = batch_size == 1 or (samples == 1 and not measuring)
-    if word == "batch" and alone and has_batch_statistics(model):
-        raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
     if torch.is_inference_mode_enabled():
         raise ValueError("predict needs derivatives, which torch.inference_mode does not have; call it outside.")
+    by_hand = mixes_samples(model, _noise(model, shape, 4) if inputs is None else inputs)
+    if by_hand and word == "frozen":
+        raise ValueError(
+            "statistics='frozen' is for BatchNorm layers: the model mixes samples outside of these, as F.batch_norm "
+            "does, or a normalization written by hand; take statistics='batch'."
+        )
+    batch_norm = by_hand or has_batch_statistics(model)
+    if word == "batch" and batch_norm and (batch_size == 1 or (samples == 1 and not measuring)):
+        raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
     if inputs is not None:
         _check_forward(model, inputs)
     notes: list[str] = []
@@ -98,9 +105,7 @@ def predict(
     if measuring:
         data = inputs
         if data is None:
-            generator = torch.Generator().manual_seed(0)
-            data = torch.randn(DRAWN, *shape, generator=generator)
-            data = data.to(next(iter(model.parameters())))
+            data = _noise(model, shape, DRAWN)
             notes.append(f"Measured on {DRAWN} drawn inputs of white noise; give inputs for those of your data.")
         measurement = measure_lambda_max(
             model, data, targets, loss=loss, outputs=outputs, statistics=word, batch_size=batch_size
@@ -109,13 +114,19 @@ def predict(
         if not measurement.converged:
             notes.append("Lanczos' method had not come within 2 % of an eigenvalue when it ended.")
     elif inputs is None:
-        notes.append("White inputs are assumed; with inputs of yours it is measured.")
+        notes.append("White inputs (independent normal numbers) are assumed; with your data it is measured instead.")
     count = len(inputs) if samples is None and inputs is not None else samples
     known = not callable(loss) and word != "running"
 
     def mean_field(samples: int | None) -> MeanFieldPrediction | str:
         kind: Any = (loss, outputs) if known else ("squared", "one")
-        return _mean_field(model, shape, inputs, word, samples, *kind)
+        mode: Literal["batch", "frozen"] = "batch" if word == "batch" and batch_norm else "frozen"
+        return _mean_field(model, shape, inputs, mode, samples, *kind)
+
+    if measurement is not None and not measurement.lambda_max > 0:
+        notes.append(
+            "The loss does not curve upwards in the outputs, so that no learning rate follows from its curvature."
+        )
 
     field = mean_field(count)
     if isinstance(field, str) and measurement is None and "Nothing can be predicted" in field:
@@ -126,8 +137,16 @@ def predict(
     drawn = None
     if measurement is not None:
         value = measurement.lambda_max
-        if count is not None and count != measurement.samples:
-            value, sentence = _extrapolated(measurement, mean_field(measurement.samples), field, count)
+        left_over = (
+            inputs is not None and count == len(inputs) and not measurement.note
+        )  # by batches that do not divide
+        if left_over and count != measurement.samples:
+            notes.append(
+                f"Measured on {measurement.samples} of {count} inputs: whole batches of {measurement.batch_size}."
+            )
+        elif count is not None and count != measurement.samples:
+            few = mean_field(measurement.samples)
+            value, sentence, unseen = _extrapolated(measurement, few, field, count, trusted=known)
             notes.append(sentence)
     else:
         drawn, why = None, TOO_LARGE
@@ -165,7 +184,7 @@ def predict(
         unseen=unseen,
         formulas_unseen=formulas_unseen,
         notes=tuple(notes),
-        batch_norm=has_batch_statistics(model),
+        batch_norm=batch_norm,
     )
 
 
@@ -198,6 +217,13 @@ def _check_shapes(model: Any, input_shape: Any, inputs: Any, samples: Any) -> tu
     return shape
 
 
+def _noise(model: nn.Module, shape: Sequence[int], count: int) -> Tensor:
+    """White inputs of the type and on the device of a model."""
+    noise = torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+    like = next(model.parameters(), None)
+    return noise if like is None else noise.to(like)
+
+
 def _check_forward(model: nn.Module, inputs: Tensor) -> None:
     """Refuse inputs that the model does not take.
 
@@ -216,7 +242,7 @@ def _mean_field(
     model: nn.Module,
     shape: Sequence[int],
     inputs: Tensor | None,
-    word: Statistics,
+    mode: Literal["batch", "frozen"],
     samples: int | None,
     loss: Literal["squared", "cross_entropy"],
     outputs: Outputs,
@@ -224,7 +250,6 @@ def _mean_field(
     """Mean field for a loss, or why there is none."""
     if inputs is not None and not inputs.is_floating_point():
         return "Mean field's formulas are for inputs of real numbers."
-    mode: Literal["batch", "frozen"] = "frozen" if word == "running" or not has_batch_statistics(model) else word
     try:
         return mean_field_prediction(
             model, shape, inputs=inputs, statistics=mode, samples=samples, loss=loss, outputs=outputs
@@ -236,13 +261,33 @@ def _mean_field(
 
 
 def _extrapolated(
-    measurement: Measurement, few: MeanFieldPrediction | str, many: MeanFieldPrediction | str, samples: int
-) -> tuple[float, str]:
-    """What was measured, for a data set of another size, by what mean field says of both sizes."""
+    measurement: Measurement,
+    few: MeanFieldPrediction | str,
+    many: MeanFieldPrediction | str,
+    samples: int,
+    *,
+    trusted: bool,
+) -> tuple[float, str, tuple[str, ...]]:
+    """What was measured, for a data set of another size, by what mean field says of both sizes.
+
+    Also a note, and why it may be wrong. `trusted` is whether mean field is for the same loss.
+    """
+    measured, unseen = measurement.lambda_max, []
+    if measurement.uncertainty > UNCERTAIN:
+        unseen.append(
+            f"What each of the {measurement.samples} measured samples adds differs so much that for others λ_max would "
+            f"differ by {100 * measurement.uncertainty:.0f} % or so: measure it on more inputs."
+        )
     if isinstance(few, str) or isinstance(many, str) or not few.lambda_max > 0:
-        return measurement.lambda_max, f"It is not extrapolated to {samples} samples: mean field cannot read the model."
+        note = f"It is not extrapolated to {samples} samples: mean field cannot read the model."
+        return measured, note, tuple(unseen)
+    value = measured * many.lambda_max / few.lambda_max
+    close = trusted and CLOSE[0] * measured <= few.lambda_max <= CLOSE[1] * measured
+    if not close and abs(value - measured) > FAR * measured:
+        unseen.append(
+            f"It is extrapolated from {measurement.samples} to {samples:,} samples, by {measured:.3g} → {value:.3g}, "
+            "with mean field's formulas, which are not close to what is measured: measure it on more inputs."
+        )
     shaky = ", which leaves something out" if many.unseen else ""
-    return (
-        measurement.lambda_max * many.lambda_max / few.lambda_max,
-        f"Extrapolated from {measurement.samples} to {samples} samples by mean field{shaky}.",
-    )
+    note = f"Extrapolated from {measurement.samples} to {samples} samples by mean field{shaky}."
+    return value, note, tuple(unseen)

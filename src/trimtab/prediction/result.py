@@ -31,7 +31,8 @@ class Prediction:
         samples: The size of the data set; None: infinite.
         momentum: The momentum that the learning rates are for.
         terms: What each layer adds in mean field, for one output and ½‖f − y‖².
-        unseen: A sentence for each reason why a predicted `lambda_max` may be wrong; empty if there is none.
+        unseen: A sentence for each reason why `lambda_max` may be wrong; empty if there is none. What is measured, and
+            not extrapolated to more samples, is not.
         formulas_unseen: Likewise for `predicted`: properties of the model that the formulas leave out.
         notes: What else is to be known of the numbers.
         batch_norm: Whether some layer of the model normalizes by the statistics of the batch.
@@ -83,35 +84,39 @@ class Prediction:
     def __str__(self) -> str:
         """What it is for, the eigenvalue, the rates, what each layer adds, what is left out, and what was seen."""
         outputs = "all outputs" if self.outputs == "all" else "one output"
-        lines = [f"For {self.loss}, {outputs}, {MODES[self.statistics]}, momentum {self.momentum:g}:"]
+        lines = [
+            f"For {self.loss}, {outputs}, {MODES[self.statistics]}, momentum {self.momentum:g} (λ_max is the largest "
+            "eigenvalue of the loss's Gauss–Newton matrix):"
+        ]
         rows = []
         if self.measurement is not None:
             on = f"on {self.measurement.samples} samples"
             rows.append((f"λ_max, measured {on}", f"{self.measurement.lambda_max:.4g}"))
-            if self.kind == "measured" and self.lambda_max != self.measurement.lambda_max:
+            if self.lambda_max != self.measurement.lambda_max:
                 whole = "infinitely many" if self.samples is None else f"{self.samples:,}"
-                rows.append((f"λ_max, for {whole} samples", f"{self.lambda_max:.4g}"))
+                chance = f"(± {100 * self.measurement.uncertainty:.0f} % by the choice of those measured)"
+                rows.append((f"λ_max, for {whole} samples", f"{self.lambda_max:.4g}  {chance}"))
         if self.drawn is not None:
             spread = f"{100 * self.drawn.spread:.0f} % from network to network"
             rows.append((f"λ_max, mean of {self.drawn.draws} drawn networks", f"{self.lambda_max:.4g}  (± {spread})"))
         if self.predicted is not None:
             ratio = relative(self.predicted, self.lambda_max)
-            headline = "the measured" if self.kind == "measured" else "that" if self.drawn else ""
+            headline = "the measured" if self.kind == "measured" else "that mean" if self.drawn else ""
             beside = f"  ({ratio:.2f} of {headline})" if headline and math.isfinite(ratio) else ""
             rows.append(("λ_max, by mean field's formulas", f"{self.predicted:.4g}{beside}"))
         rows.append((f"largest learning rate, {self.kind}", f"{self.max_learning_rate:.3g}"))
-        rows.append(("optimal learning rate", f"{self.optimal_learning_rate:.3g}"))
+        rows.append(("optimal learning rate", f"{self.optimal_learning_rate:.3g}  (half of it, as on a quadratic)"))
         width = max(len(name) for name, _ in rows)
         lines += [f"  {name:<{width}}  {value}" for name, value in rows]
         if self.terms:
             total = math.fsum(self.terms.values())
-            lines.append("What each layer adds, by mean field, for one output and ½‖f − y‖²:")
+            lines.append("What each layer adds to λ_max, by mean field's formulas, for one output and ½‖f − y‖²:")
             width = max(map(len, self.terms))
             for name, value in self.terms.items():
                 share = f"{100 * value / total:6.1f} %" if total > 0 else ""
                 lines.append(f"  {name:<{width}}  {value:10.4g}  {share}".rstrip())
         if self.formulas_unseen:
-            lines += ["Mean field leaves out:", *(f"- {sentence}" for sentence in self.formulas_unseen)]
+            lines += ["What mean field's formulas leave out:", *(f"- {sentence}" for sentence in self.formulas_unseen)]
         lines += [f"Not to be relied on: {one}" for one in self.unseen if one not in self.formulas_unseen]
         lines += [f"Note: {sentence}" for sentence in self.notes]
         if math.isfinite(self.max_learning_rate):

@@ -13,8 +13,8 @@ from trimtab.prediction.losses import NAMES, describe
 
 Mode = Literal["batch", "none"]
 NOT_SEEN = (
-    "At which multiples of it trainings rise or fail was looked at for ½‖f − y‖² and cross-entropy, all outputs and "
-    "train mode only."
+    "At which multiples of the largest learning rate the loss begins to rise, or training fails, was looked at only "
+    "for ½‖f − y‖² and cross-entropy with all outputs, in train mode."
 )
 _MODES = {"batch": "BatchNorm in train mode", "none": "no BatchNorm"}
 
@@ -85,20 +85,22 @@ class SeenInTraining:
         sentences = [
             f"In {self.trainings} trainings with {describe(self.loss)} and {_MODES[self.mode]} ({self.networks} small "  # type: ignore[arg-type]
             f"networks, {', '.join(self.data)}, full batches, {optimizer}) the loss began to rise at "
-            f"{self.rise.between(self.tried)} times this learning rate as measured before the first step, and training "
-            f"failed at {self.fail.between(self.tried)} times (10th to 90th percentile)."
+            f"{self.rise.between(self.tried)} times the largest learning rate, measured before the first step, and "
+            f"training failed at {self.fail.between(self.tried)} times (10th to 90th percentile)."
         ]
         if self.fail.never:
             sentences.append(f"{self.fail.never} of them did not fail at up to {self.tried[1]:,g} times.")
         if self.optimizer == "momentum":
             sentences.append(
-                f"Momentum overshoots: on a quadratic it rises above {1 / (1 + self.momentum):.2g} times and recovers."
+                f"With momentum the loss can overshoot: on a quadratic it rises above {1 / (1 + self.momentum):.2g} "
+                "times that rate, and recovers up to it."
             )
         if self.others:
             named = {"bnp": "BNP", "adam": "Adam"}
             ranges = (f"with {named[name]} at {found.between(self.tried)}" for name, found in self.others.items())
             sentences.append(
-                f"It is not about other optimizers: trainings failed {' and '.join(ranges)} times that of plain SGD."
+                f"The rate is not that of other optimizers: trainings failed {' and '.join(ranges)} times the "
+                "largest of SGD without momentum."
             )
         return " ".join(sentences)
 

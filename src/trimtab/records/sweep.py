@@ -63,11 +63,13 @@ class PredictedBoundary:
         name: Of the theory, in a few words.
         description: What it assumes.
         rates: For each combination of the other axes' values, as `Sweep.slices` has them; None if it cannot say.
+        notes: What it leaves out for these networks, or why it cannot say anything, in sentences.
     """
 
     name: str
     description: str
     rates: tuple[float | None, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ def _sweep(content: dict[str, Any]) -> Sweep:
     if [cell.values for cell in cells] != list(product(*(axis.values for axis in axes))):
         raise ValueError("its cells are not those of its axes")
     predictions = tuple(
-        checked(PredictedBoundary, {**one, "rates": _numbers(one, "rates", none=True)})
+        checked(PredictedBoundary, {**one, "rates": _numbers(one, "rates", none=True), "notes": _notes(one)})
         for one in _listed(content, "predictions")
     )
     seeds = _numbers(content, "seeds")
@@ -223,6 +225,15 @@ def _listed(content: Any, name: str) -> Sequence[Any]:
     if not isinstance(value, list):
         raise ValueError(f"it has no list of {name}")
     return value
+
+
+def _notes(content: Any) -> tuple[str, ...]:
+    """The notes of a prediction; sweeps of earlier versions have none."""
+    notes = tuple(_listed(content, "notes")) if "notes" in content else ()
+    for note in notes:
+        if not isinstance(note, str):
+            raise ValueError(f"notes has {shown(note)}, which is no text")
+    return notes
 
 
 def _numbers(content: Any, name: str, *, none: bool = False) -> tuple[Any, ...]:

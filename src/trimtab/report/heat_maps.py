@@ -15,10 +15,11 @@ from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from trimtab.records import STATES, GridCell, Sweep
 from trimtab.report.axes import log_scale, log_ticks
-from trimtab.report.formatting import format_exact, format_number
+from trimtab.report.formatting import format_exact
 from trimtab.report.styles import LIGHT, Dashes
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS, MOST_PANELS = 4.6, 3.4, 2, 12
@@ -123,7 +124,9 @@ def _numbers(sweep: Sweep, title: str, value: Value, *, log: bool) -> Figure:
     bar.outline.set_visible(False)
     if log:
         ticks = log_ticks(low, high)
-        bar.set_ticks(ticks, labels=[format_number(tick, 2) for tick in ticks])
+        if len(ticks) < 2:  # of one number alone nobody can read off another
+            ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+        bar.set_ticks(ticks, labels=[format_exact(tick) for tick in ticks])
         bar.minorticks_off()
     return figure
 
@@ -220,7 +223,8 @@ def _predictions(axes: Axes, sweep: Sweep, across: int, fixed: dict[int, float])
 
 
 def _line_handles(sweep: Sweep) -> list[Line2D]:
-    styles = [(predicted.name, *LINES.get(predicted.name, OTHER_LINE)) for predicted in sweep.predictions]
+    drawn = [predicted for predicted in sweep.predictions if any(rate is not None for rate in predicted.rates)]
+    styles = [(predicted.name, *LINES.get(predicted.name, OTHER_LINE)) for predicted in drawn]
     return [
         Line2D([], [], color=LIGHT[color], linestyle=dashes, linewidth=1.8, label=f"η*: {name}")
         for name, color, dashes in styles

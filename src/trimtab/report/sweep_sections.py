@@ -80,6 +80,11 @@ def boundaries(sweep: Sweep) -> list[object]:
         "itself lies between that rate and the one below it.",
         *(f"{one.name.capitalize()}: {one.description}." for one in sweep.predictions),
     ]
+    said: dict[str, list[str]] = {}
+    for one in sweep.predictions:
+        for note in one.notes:
+            said.setdefault(note, []).append(one.name)
+    about += [f"To be kept in mind ({', '.join(names)}): {note}" for note, names in said.items()]
     if sweep.predictions:
         about.append("Predictions are for SGD at the start of training, 2(1 + momentum)/λ_max.")
     return [table(head, rows, "boundaries", headers=len(others)), paragraphs(about)]

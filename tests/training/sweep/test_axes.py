@@ -22,7 +22,7 @@ def test_a_list_is_put_in_order() -> None:
 
 def test_every_numeric_setting_that_results_depend_on_can_be_an_axis() -> None:
     numbers = {s.name for s in setting_infos() if s.hint in (int, float)}
-    records = {"log_every", "evaluate_every", "evaluations", "probe_every", "seed"}
+    records = {"log_every", "evaluate_every", "evaluations", "probe_every", "train_subset", "seed"}
     assert set(numeric_settings()) == numbers - records
 
 
@@ -42,6 +42,7 @@ BAD = [
     ("method=1,2", "method cannot be an axis"),
     ("milestones=1,2", "milestones cannot be an axis"),
     ("log_every=1,2", "log_every cannot be an axis"),
+    ("train_subset=0,10", "train_subset cannot be an axis: it is for records"),
     ("lr=1e-310..1:3", "0 or from 1e-30 to 1e"),
     ("lr=1..1.0000001:5", "equal in 6 digits"),
     ("seed=1,2", "give --restarts"),

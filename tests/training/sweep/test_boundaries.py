@@ -1,5 +1,7 @@
 """Predicted boundaries and the sentences about them."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,9 @@ import pytest
 import torch
 
 from trimtab.data import load
-from trimtab.records import GridCell, PredictedBoundary, Restart, Sweep, SweptAxis
+from trimtab.records import RESULTS, GridCell, PredictedBoundary, Restart, Sweep, SweptAxis
+from trimtab.report.heat_maps import heat_maps
+from trimtab.report.sweep_sections import boundaries
 from trimtab.training.recipes import resolve
 from trimtab.training.settings import Settings
 from trimtab.training.sweep.axes import Axis
@@ -81,10 +85,57 @@ SENTENCES = [
     (swept("exploded", "exploded"), "0 dead. At the smallest rate of the grid networks explode already."),
     (swept("trained", "exploded", predicted=0.033), "networks explode is, at the median, 300 times η* (p)."),
     (swept("trained", "exploded", predicted=5.0), "networks explode is, at the median, 2 times η* (p)."),
-    (swept("trained", "dead", "exploded"), "fail to train (explode or die) lies within the grid."),
+    (swept("trained", "dead", "exploded"), "fail to train (explode or die) is, at the median, 10."),
+    (swept("trained", "exploded", predicted=1e-40), "is, at the median, 1e+41 times η* (p)."),
+    (swept("dead", "dead", "exploded"), "At no rate of the grid all networks are trained."),
+    (swept("dead", "trained"), "No rate within the grid was found from which networks explode."),
 ]
 
 
 @pytest.mark.parametrize(("sweep", "words"), SENTENCES)
 def test_what_is_said_of_the_boundary(sweep: Sweep, words: str) -> None:
     assert words in conclusion(sweep)
+
+
+def test_nothing_that_trains_is_not_taken_for_nothing_that_fails() -> None:
+    assert "from which networks fail to train" not in conclusion(swept("dead", "dead", "exploded"))
+
+
+def test_what_theories_leave_out_is_told(tmp_path: Path) -> None:
+    given = {"data": "digits", "method": "bn", "steps": 2, "loss": "squared"}
+    sweep = run(tmp_path / "s", given, "lr=0.01,1e6", "gamma=0,1,3")
+    by_name = {one.name: one for one in sweep.predictions}
+    # Where BatchNorm stands behind ReLU, the output layer's inputs have no mean in common.
+    assert by_name["the paper"].rates == (None, None, None)
+    assert by_name["the paper"].notes[0].startswith("Its formulas give no largest rate")
+    own = by_name["this loss and data"]
+    assert own.rates[1] is not None
+    assert "next to nothing in common between samples" in own.notes[0]
+    assert "Theory has reservations about these networks" in sweep.conclusion
+    assert Sweep.read(tmp_path / "s") == sweep
+    page = boundaries(sweep)
+    assert "To be kept in mind (exact, train mode, this loss and data): What 10 reads" in str(page[-1])
+    state = heat_maps(sweep)[0].draw()
+    assert "η*: the paper" not in [text.get_text() for text in state.legends[0].get_texts()]
+
+
+def test_records_of_before_have_no_notes(tmp_path: Path) -> None:
+    made = replace(swept("trained", "exploded", predicted=1.0), settings={"network": "n"})
+    made.write(tmp_path)
+    content = json.loads((tmp_path / RESULTS).read_bytes())
+    del content["predictions"][0]["notes"]
+    (tmp_path / RESULTS).write_text(json.dumps(content))
+    assert Sweep.read(tmp_path) == made
+    content["predictions"][0]["notes"] = [1]
+    (tmp_path / RESULTS).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="notes has 1, which is no text"):
+        Sweep.read(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["ln", "gn", "vanilla"])
+def test_only_norms_of_batches_have_a_train_mode_and_all_rates_are_positive(method: str, tmp_path: Path) -> None:
+    given = {"data": "digits", "method": method, "steps": 2}
+    sweep = run(tmp_path / "s", given, "lr=0.01,0.1", "weight_decay=0,0.1")
+    names = [one.name for one in sweep.predictions]
+    assert names == ["the paper", "exact", "this loss and data"][method != "vanilla" :]
+    assert all(rate is not None and rate > 0 for one in sweep.predictions for rate in one.rates)

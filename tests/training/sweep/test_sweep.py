@@ -147,6 +147,21 @@ def test_boundaries() -> None:
     assert made.boundary("untrained") == [10.0, None]
 
 
+def test_a_narrow_range_of_colours_has_more_than_one_number() -> None:
+    axes = (SweptAxis("lr", (0.1, 1.0)), SweptAxis("gamma", (1.0, 2.0)))
+    losses = iter((0.98, 1.01, 1.3, 1.9))
+    cells = tuple(
+        GridCell(values, (Restart(0, "trained", next(losses), 0.5, None),))
+        for values in product(*(one.values for one in axes))
+    )
+    made = Sweep(
+        *("c", {"network": "n", "method": "bn", "data": "d"}, axes, (0,), 5, "test", 0.1),
+        *("stacked", "because", "m", {}, True, cells),
+    )
+    bar = heat_maps(made)[1].draw().axes[-1]
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["1", "1.25", "1.5", "1.75"]
+
+
 def test_a_theory_has_one_colour_and_panels_that_are_left_out_are_told() -> None:
     axes = (
         SweptAxis("lr", (0.1, 1.0)),

@@ -65,6 +65,11 @@ class Basis:
         self._count = weights.shape[1]
         del self._blocks[-(-self._count // _ROWS) :]
 
+    def combined(self, weights: Tensor) -> Tensor:
+        """The sum of the vectors, each times its weight."""
+        parts = weights.to(self._like.device, self._like.dtype).split(_ROWS)
+        return sum((part @ rows for part, rows in zip(parts, self._filled(), strict=True)), self._like.new_zeros(()))
+
     def _filled(self) -> list[Tensor]:
         return [block[: self._count - _ROWS * number] for number, block in enumerate(self._blocks)]
 

@@ -107,6 +107,7 @@ class Ritz:
         converged: Whether those asked for are within the tolerance.
         basis: The last space; the trace of the matrix in it is the sum of the values.
         products: How many there were.
+        vectors: Of the values, as columns, in terms of the basis.
     """
 
     values: Tensor
@@ -114,6 +115,7 @@ class Ritz:
     converged: bool
     basis: Basis
     products: int
+    vectors: Tensor
 
 
 def extremes(
@@ -159,7 +161,7 @@ def extremes(
     before = torch.zeros(0, dtype=torch.double)
     while True:
         lanczos.step()
-        values, residuals, _ = lanczos.ritz()
+        values, residuals, vectors = lanczos.ritz()
         converged = lanczos.exhausted or len(values) == size
         if not converged and lanczos.products >= min_products and len(values) >= max(top, bottom):
             enough = tolerance * values.abs() + rounding * values.abs().max()
@@ -168,7 +170,7 @@ def extremes(
                 good |= _stable(values, residuals, before, top, enough)
             converged = bool(good[len(values) - top :].all() and good[:bottom].all())
         if converged or lanczos.products >= max_products:
-            return Ritz(values, residuals, converged, lanczos.basis, lanczos.products)
+            return Ritz(values, residuals, converged, lanczos.basis, lanczos.products, vectors)
         before = values
         if len(values) >= max_vectors:
             lanczos.shrink(_best(max_vectors, top, bottom))

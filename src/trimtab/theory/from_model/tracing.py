@@ -103,6 +103,13 @@ class _Proxy(fx.Proxy):
     def numel(self) -> int:
         return self.value.numel()  # type: ignore[no-any-return]
 
+    def __getattr__(self, k: str) -> Any:
+        # What is not a method, as weight.T, is computed at once: torch.fx would only do so where it is used next.
+        value = vars(self).get("value")
+        if k.startswith("_") or value is None or not hasattr(value, k) or callable(getattr(value, k)):
+            return super().__getattr__(k)
+        return self.tracer.create_proxy("call_function", getattr, (self, k), {})
+
     def __len__(self) -> int:
         return len(self.value)
 

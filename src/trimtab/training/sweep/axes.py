@@ -11,7 +11,7 @@ FORMS = "NAME=A..B:N (geometric), NAME=lin:A..B:N or NAME=A,B,..."
 DIGITS = 6
 """Values of a range are rounded to so many digits, as a person would write them."""
 # They say how often something is written down, or that it is: no result depends on them.
-_NOT_AXES = ("log_every", "evaluate_every", "evaluations", "probe_every", "seed")
+_NOT_AXES = ("log_every", "evaluate_every", "evaluations", "probe_every", "train_subset", "seed")
 _LONGEST = 10_000
 SMALLEST, LARGEST = 1e-30, 1e30
 """In size; beyond them neither float32 nor a figure has room."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from trimtab.records import Sweep
+from trimtab.records import GridCell, Sweep
 
 WORDS = {"exploded": "explode", "untrained": "fail to train (explode or die)"}
 
@@ -25,6 +25,8 @@ def conclusion(sweep: Sweep) -> str:
     sentences += _about(sweep, "exploded", exploded)
     if (untrained := sweep.boundary("untrained")) != exploded:
         sentences += _about(sweep, "untrained", untrained)
+    if doubted := [one.name for one in sweep.predictions if one.notes]:
+        sentences.append(f"Theory has reservations about these networks ({', '.join(doubted)}); they are on the page.")
     return " ".join(sentences)
 
 
@@ -47,6 +49,11 @@ def _about(sweep: Sweep, ended: str, rates: Sequence[float | None]) -> list[str]
     if ended == "exploded" and any(below):
         among = f" in {sum(below)} of {len(slices)} slices" if len(slices) > 1 else ""
         sentences.append(f"At the smallest rate of the grid networks explode already{among}.")
+    # Of the slices without a boundary, in some no rate is small enough, and in others none is too large.
+    never = [any(cell.restarts for cell in cells) and not any(map(_all_trained, cells)) for cells in slices]
+    if ended == "untrained" and any(never):
+        among = f" in {sum(never)} of {len(slices)} slices" if len(slices) > 1 else ""
+        sentences.append(f"At no rate of the grid all networks are trained{among}.")
     if not seen:
         if not sentences:
             sentences.append(f"No rate within the grid was found from which networks {words}.")
@@ -61,15 +68,23 @@ def _about(sweep: Sweep, ended: str, rates: Sequence[float | None]) -> list[str]
     if distances:
         sentences.append(f"The rate from which networks {words} is{among}, at the median, {'; '.join(distances)}.")
     else:
-        sentences.append(f"The rate from which networks {words} lies within the grid{among}.")
+        found = [rate for rate in rates if rate is not None]
+        spread = f" ({_short(min(found))}–{_short(max(found))})" if len(found) > 1 else ""
+        sentences.append(
+            f"The rate from which networks {words} is{among}, at the median, {_short(median(found))}{spread}."
+        )
     return sentences
+
+
+def _all_trained(cell: GridCell) -> bool:
+    return bool(cell.restarts) and all(restart.state == "trained" for restart in cell.restarts)
 
 
 def _short(number: float) -> str:
     """Two digits of a number.
 
-    >>> _short(0.0123), _short(1.234), _short(12345.0)
-    ('0.012', '1.2', '12,000')
+    >>> _short(0.0123), _short(1.234), _short(12345.0), _short(1.23e40)
+    ('0.012', '1.2', '12,000', '1.2e+40')
     """
     rounded = float(f"{number:.2g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:g}"
+    return f"{rounded:,.0f}" if 10 <= abs(rounded) < 1e9 else f"{rounded:g}"

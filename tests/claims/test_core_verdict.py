@@ -1,0 +1,266 @@
+"""Verdicts, by the rules of the ledger."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.claims.helpers import Store, claim, record
+from trimtab.claims.intervals import Interval, chance_of_agreeing
+from trimtab.claims.part import Part
+from trimtab.claims.record import Check
+from trimtab.claims.verdict import Outcome, judge, judge_part
+
+
+def states(
+    text: str, left: list[float], right: list[float] | None = None, *, unit: str = "points", **more: object
+) -> list[str]:
+    """The states of a part about a measure m of the cases a and b."""
+    numbers = {"m": {"a": left, **({} if right is None else {"b": right})}}
+    return [one.state for one in judge_part(Part.parse(text), record(numbers, {"m": unit}, **more))]  # type: ignore[arg-type]
+
+
+class TestIntervals:
+    def test_few_values_have_their_range(self) -> None:
+        assert Interval.of([1, 2, 6]) == Interval(3, 1, 6, 3)
+
+    def test_five_are_bootstrapped(self) -> None:
+        values = [1.0, 2.0, 3.0, 4.0, 10.0]
+        found = Interval.of(values)
+        drawn = np.random.default_rng(0).integers(5, size=(10_000, 5))
+        means = np.array(values)[drawn].mean(axis=1)
+        assert (found.low, found.high) == (np.quantile(means, 0.025), np.quantile(means, 0.975))
+        assert 1 < found.low < found.mean == 4 < found.high < 10
+
+    def test_a_run_that_diverged_has_an_infinite_loss(self) -> None:
+        assert Interval.of([1, 2, 3, 4, math.inf]).high == math.inf
+
+    def test_none(self) -> None:
+        with pytest.raises(ValueError, match="needs a number"):
+            Interval.of([])
+
+    def test_chance(self) -> None:
+        assert [chance_of_agreeing(n) for n in (2, 3, 5, 10)] == pytest.approx([0.25, 0.125, 0.025, 0.025])
+
+
+class TestDirections:
+    @pytest.mark.parametrize(
+        ("left", "right", "expected"),
+        [
+            ([3, 4, 5], [1, 2, 3], "met"),
+            ([3, 4, 5], [1, 5, 3], "undecided"),
+            ([1, 2, 3], [3, 4, 5], "not met"),
+            ([1, 4], [2, 3], "not met"),  # a mean of 0
+            ([9], [1], "undecided"),  # points: one seed is not enough
+            (
+                [3, 4, 5, 3, 4, 5, 3, 4, 5, 3],
+                [1, 2, 3, 9, 2, 3, 1, 2, 3, 9],
+                "not met",
+            ),  # of ten seeds: no more are run
+        ],
+    )
+    def test_larger(self, left: list[float], right: list[float], expected: str) -> None:
+        assert states("m: a > b", left, right) == [expected]
+        swapped = judge_part(Part.parse("m: b < a"), record({"m": {"a": left, "b": right}}, {"m": "points"}))
+        assert [one.state for one in swapped] == [expected]
+
+    def test_seeds_are_paired(self) -> None:
+        one = record({"m": {"a": [3, 1]}}, {"m": "points"})
+        one.numbers["m"]["b"] = {"102": 0.0, "103": 9.0, "101": 2.5}
+        (outcome,) = judge_part(Part.parse("m: a > b"), one)
+        assert outcome.interval == Interval(0.75, 0.5, 1.0, 2) and outcome.state == "met"
+
+    def test_one_seed_shows_a_factor_of_three(self) -> None:
+        assert states("m: a > b", [3.1], [1], unit="loss") == ["met"]
+        assert states("m: a > b", [2.9], [1], unit="loss") == ["undecided"]
+        assert states("m: a < b", [1], [3.1], unit="time") == ["met"]
+
+    def test_equal_is_enough_for_or_equal(self) -> None:
+        assert states("m: a ≥ b", [1, 2], [1, 2]) == ["met"]
+        assert states("m: a > b", [1, 2], [1, 2]) == ["not met"]
+
+    def test_factor_and_offset(self) -> None:
+        assert states("m: a ≤ 0.7 × b", [6, 7], [10, 10], unit="loss") == ["met"]
+        assert states("m: a ≤ 0.7 × b", [6, 7.1], [10, 10], unit="loss") == ["undecided"]
+        assert states("m: a ≥ b − 1", [9, 9.5], [10, 10]) == ["met"]
+
+    def test_both_diverged(self) -> None:
+        assert states("m: a < b", [math.inf, 1], [math.inf, 2], unit="loss") == ["undecided"]
+        assert states("m: a < b", [1, 1], [math.inf, math.inf], unit="loss") == ["met"]
+
+    def test_chance_of_guessing(self) -> None:
+        assert states("m: a ≤ chance + 2", [10, 11]) == ["met"]
+        assert states("m: a ≥ chance + 15", [24, 30]) == ["undecided"]
+        assert states("m: a ≤ chance + 2", [10], chance=None) == ["not run"]
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("unit", "left", "right", "expected"),
+        [
+            ("points", [5, 6], [3, 4], "met"),
+            ("points", [4.9, 5.9], [3, 4], "not met"),
+            ("points", [9, 5], [3, 6], "undecided"),
+            ("loss", [1.11, 1.2], [1, 1], "met"),
+            ("loss", [1.05, 1.1], [1, 1], "not met"),
+            ("factor", [2, 2.1], [1, 1], "met"),
+            ("factor", [1.9, 1.9], [1, 1], "not met"),
+        ],
+    )
+    def test_significantly(self, unit: str, left: list[float], right: list[float], expected: str) -> None:
+        assert states("m: a ≫ b", left, right, unit=unit) == [expected]
+
+    def test_much_smaller(self) -> None:
+        assert states("m: a ≪ b", [0.85, 0.9], [1, 1], unit="loss") == ["met"]
+        assert states("m: a ≪ b", [0.95, 0.9], [1, 1], unit="loss") == ["not met"]
+        assert states("m: a ≪ b", [0.5, 0.4], [1, 1], unit="factor") == ["met"]
+
+    def test_slightly_is_two_parts(self) -> None:
+        assert states("m: a ≳ b", [4, 5], [3, 4]) == ["met", "met"]
+        assert states("m: a ≳ b", [6, 7], [3, 4]) == ["met", "not met"]
+        assert states("m: a ≳ b", [1, 2], [3, 4]) == ["not met"]  # the size counts with the direction only
+        assert states("m: a ≲ b", [2, 3], [3, 4]) == ["met", "met"]
+
+    def test_comparable(self) -> None:
+        assert states("m: a ≈ b", [10, 11.9], [10.5, 10]) == ["met"]
+        assert states("m: a ≈ b", [10, 13], [11, 10.5]) == ["undecided"]  # one difference is beyond two points
+        assert states("m: a ≈ b", [10, 13], [8, 10.5]) == ["not met"]
+        assert states("m: a ≈ b", [10], [10]) == ["undecided"]
+        assert states("m: a ≈ b ± 2", [10, 13], [8, 11.5]) == ["met"]
+        assert states("m: a ≈ b", [1.0, 1.19], [1, 1], unit="loss") == ["met"]
+        assert states("m: a ≈ b", [1.0, 1.21], [1, 1], unit="time") == ["not met"]
+
+    def test_clear_improvement(self) -> None:
+        assert states("m: a ⪡ b", [1, 2], [1.6, 3.2], unit="factor") == ["met"]
+        assert states("m: a ⪡ b", [1, 2], [1.6, 2.8], unit="factor") == ["not met"]  # medians 1.5 and 2.2: 1.47
+        assert states("m: a ⪡ b", [1, 2], [2.5, 2.8], unit="factor") == ["undecided"]
+        assert states("m: a ⪡ b", [1], [2.9], unit="factor") == ["undecided"]
+        assert states("m: a ⪡ b", [1], [3], unit="factor") == ["met"]
+
+
+class TestNumbers:
+    def test_exact_ones_need_one(self) -> None:
+        assert states("m: a ≥ 0.8", [0.8], unit="exact") == ["met"]
+        assert states("m: a > 0.8", [0.8], unit="exact") == ["not met"]
+        assert states("m: a < b", [1], [2], unit="exact") == ["met"]
+        assert states("m: a > 1", [2, 0], unit="exact") == ["not met"]  # one of several does not
+        assert states("m: a ≫ b", [2], [1], unit="exact") == ["met"]
+
+    def test_ranges(self) -> None:
+        assert states("m: a in [1, 2]", [1], unit="exact") == ["met"]
+        assert states("m: a in [1, 2]", [1, 2.1], unit="exact") == ["not met"]
+        assert states("m: a in [1, 2]", [1, 2], unit="factor") == ["met"]
+        assert states("m: a in [1, 2]", [1, 2.1], unit="factor") == ["undecided"]
+        assert states("m: a in [1, 2]", [1.5], unit="factor") == ["undecided"]
+        assert states("m: a in [1, 2]", [3, 4], unit="factor") == ["not met"]
+
+    def test_nothing_is_met_by_what_is_no_number(self) -> None:
+        nan = math.nan
+        for text in ("m: a > b", "m: a < b", "m: a ≈ b", "m: a ≫ b", "m: a ⪡ b", "m: a in [0, 9]", "m: a ≥ 0"):
+            for unit in ("factor", "exact"):
+                assert "met" not in states(text, [nan, nan], [1, 1], unit=unit), (text, unit)
+                assert "met" not in states(text, [1, 1], [nan, nan], unit=unit) or text in (
+                    "m: a in [0, 9]",
+                    "m: a ≥ 0",
+                )
+
+    def test_what_a_record_lacks_is_not_run(self) -> None:
+        assert states("n: a > b", [1], [1]) == ["not run"]
+        assert states("m: a > c", [1], [1]) == ["not run"]
+        (outcome,) = judge_part(Part.parse("check x"), record())
+        assert outcome.state == "not run"
+
+
+class TestNeighbours:
+    """With other data or another network, directions are judged and numbers of points are not."""
+
+    @pytest.mark.parametrize("text", ["m: a ≥ 80", "m: a in [1, 9]", "m: a ≈ b", "m: a ≥ b − 1", "m: a ≥ chance + 15"])
+    def test_points_are_not_applicable(self, text: str) -> None:
+        assert states(text, [90, 91], [89, 88], neighbour="digits") == ["not applicable"]
+
+    def test_directions_are(self) -> None:
+        assert states("m: a ≫ b", [5, 6], [4.5, 5.5], neighbour="digits") == ["met"]
+        assert states("m: a ≳ b", [9, 9], [1, 1], neighbour="digits") == ["met", "not applicable"]
+        assert states("m: a ≤ 0.7 × b", [6, 7], [10, 10], unit="loss", neighbour="digits") == ["met"]
+
+
+class TestClaims:
+    def check(self, holds: int) -> Check:
+        return Check("<=", 200, holds, 1.0, 2.0)
+
+    def verdict(self, one: object, *records: object) -> object:
+        known = {"c": one}
+        return judge(one, "small", Store(*records), known, {})  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            (([3, 4], [3, 4]), "holds"),
+            (([3, 4], [0, 0]), "holds in part"),
+            (([0, 0], [0, 0]), "does not hold"),
+            (([3, 4], [3, 0]), "undecided"),
+            (([0, 0], [3, 0]), "undecided"),
+        ],
+    )
+    def test_summary(self, values: tuple[list[float], list[float]], expected: str) -> None:
+        one = claim("acc: a > v", "acc: b > v")
+        found = judge(
+            one, "small", Store(record({"acc": {"a": values[0], "b": values[1], "v": [1, 1]}})), {"c": one}, {}
+        )
+        assert found.state == expected
+        assert [outcome.part.label for outcome in found.outcomes] == ["a", "b"]
+
+    def test_no_record(self) -> None:
+        one = claim("acc: a > v")
+        found = judge(one, "small", Store(), {"c": one}, {})
+        assert (found.state, found.reason) == ("not run", "experiment e was not run at size small")
+        one = claim(needs="CIFAR-100 is not at hand")
+        assert judge(one, "small", Store(), {"c": one}, {}).reason == "CIFAR-100 is not at hand"
+
+    def test_another_experiment(self) -> None:
+        one = claim("acc: a > v", "acc @ f: a > v")
+        both = [record({"acc": {"a": [2, 2], "v": [1, 1]}}, experiment=name) for name in ("e", "f")]
+        assert one.experiments == ("e", "f")
+        assert judge(one, "small", Store(*both), {"c": one}, {}).state == "holds"
+        assert judge(one, "small", Store(both[0]), {"c": one}, {}).state == "not run"
+
+    def test_erratum(self) -> None:
+        one = claim("check printed", corrected=("check right",))
+        found = judge(
+            one, "small", Store(record(checks={"printed": self.check(199), "right": self.check(200)})), {"c": one}, {}
+        )
+        assert (found.state, found.corrected_state, found.flags) == ("does not hold", "holds", ("erratum",))
+        found = judge(
+            one, "small", Store(record(checks={"printed": self.check(200), "right": self.check(200)})), {"c": one}, {}
+        )
+        assert (found.state, found.flags) == ("holds", ())
+
+    def test_input_scaling(self) -> None:
+        one = claim("acc: a > v", other_inputs="s")
+        here = record({"acc": {"a": [2, 2], "v": [1, 1]}})
+        there = record({"acc": {"a": [0, 0], "v": [1, 1]}}, experiment="s")
+        assert judge(one, "small", Store(here), {"c": one}, {}).flags == ()
+        assert judge(one, "small", Store(here, there), {"c": one}, {}).flags == ("input scaling",)
+
+    def test_derived(self) -> None:
+        base, derived = claim("acc: a > v", name="base"), claim("claim base", name="derived", experiment=None)
+        known = {"base": base, "derived": derived}
+        for a, expected in (([2, 2], "holds"), ([0, 0], "does not hold"), ([0, 3], "undecided")):
+            store = Store(record({"acc": {"a": a, "v": [1, 1]}}))
+            assert judge(derived, "small", store, known, {}).state == expected
+        assert judge(derived, "small", Store(), known, {}).state == "not run"
+
+    def test_function(self) -> None:
+        one = claim("function f")
+
+        def f(part: Part, record: object) -> Outcome:
+            return Outcome(part, "met", "so it is")
+
+        assert judge(one, "small", Store(record()), {"c": one}, {"f": f}).state == "holds"
+
+    def test_neighbour_is_said(self) -> None:
+        one = claim("acc: a > v")
+        found = judge(
+            one, "small", Store(record({"acc": {"a": [2, 2], "v": [1, 1]}}, neighbour="digits")), {"c": one}, {}
+        )
+        assert found.flags == ("neighbour",)
