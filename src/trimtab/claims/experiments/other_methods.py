@@ -12,6 +12,10 @@ from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.records import History
 
 ACTIVATIONS = ("elu", "selu")
+LENGTHS = {"small": 300, "gpu": 4000, "paper": 15_000}
+TRAJECTORIES = {"small": 300, "gpu": 2000, "paper": 15_000}
+ABLATED = {"small": 600, "gpu": 20_000, "paper": 78_000}
+"""Steps of the runs."""
 POINTS = 10
 """Of a run, at which its loss is compared with that of other seeds."""
 
@@ -24,8 +28,7 @@ def other_norms(findings: Findings, context: Context) -> None:
     if small:
         cases["in"]["norm_layers"] = (0, 1, 2)  # dense layers have no positions to normalize over
     cases |= {name: {"method": "vanilla", "activation": name} for name in ACTIVATIONS}
-    steps = {"small": 300, "gpu": 4000, "paper": 15_000}[context.size]
-    shared = setup(findings, context, steps, evaluations=2 if small else 20)
+    shared = setup(findings, context, LENGTHS[context.size], evaluations=2 if small else 20)
     trained = train_cases(context, cases, shared, context.seeds(2 if small else 3), rates=3)
     enter_runs(findings, trained, 10)
     enter.enter_training(findings, enter.runs_of(trained))
@@ -39,8 +42,7 @@ def other_norms(findings: Findings, context: Context) -> None:
 )
 def trajectories(findings: Findings, context: Context) -> None:
     """How far the training losses of ten seeds are apart at ten points of the run."""
-    steps = {"small": 300, "gpu": 2000, "paper": 15_000}[context.size]
-    shared = setup(findings, context, steps, evaluations=POINTS)
+    shared = setup(findings, context, TRAJECTORIES[context.size], evaluations=POINTS)
     runs = enter.runs_of(train_cases(context, of_methods(*METHODS), shared, context.seeds(10)))
     for case, by_seed in runs.items():
         found = deviations(list(by_seed.values()))
@@ -70,13 +72,12 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 def ablation(findings: Findings, context: Context) -> None:
     """The share of units that can be switched off until accuracy is halved, in five orders."""
     shared: dict[str, Any] = {"network": "regcnn", "data": "cifar10", "evaluations": 1}
-    steps, seeds = 20_000 if context.size == "gpu" else 78_000, 3
+    steps = ABLATED[context.size]
     if context.size == "small":
-        steps, findings.neighbour = 600, "digits instead of CIFAR-10"
-        shared["data"] = "digits"
+        shared["data"], findings.neighbour = "digits", "digits instead of CIFAR-10"
     shared |= {"steps": steps, "probe": ("ablation",), "probe_at": (steps - 1,)}
     findings.settings |= shared
-    for case, trained in train_cases(context, of_methods(*METHODS), shared, context.seeds(seeds)).items():
+    for case, trained in train_cases(context, of_methods(*METHODS), shared, context.seeds(3)).items():
         for seed, run in trained.runs.items():
             found = [result for _, result in measures.results(run, "ablation")]
             findings.number("share of units until accuracy is halved", case, halved(found), seed=seed, unit="factor")

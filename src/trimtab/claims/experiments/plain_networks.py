@@ -19,6 +19,8 @@ SHATTERED = (24, 50)
 """Depths of the networks whose gradients by the input are looked at."""
 BATCH, NEIGHBOURS, LINES = 128, 100, 5
 WITHIN = (0.1, 10.0)
+AFTER = 500
+"""Steps, after which saturation is looked at."""
 
 
 @experiment("deep-plain", "Gradients in deep dense networks at the start", small=1, paper=1, needs=("cifar10",))
@@ -89,13 +91,13 @@ def _is_of(name: str, case: str) -> bool:
 @experiment("saturation", "Saturated units in a network with tanh", small=2, gpu=3, paper=3, needs=("cifar10",))
 def saturation(findings: Findings, context: Context) -> None:
     """Sec. 3: the share of units with abs(tanh) above 0.95 after 500 steps."""
-    probes: dict[str, Any] = {"probe": ("activations",), "probe_at": (0, 500), "evaluations": 1}
-    shared = setup(findings, context, 501, activation="tanh", **probes)
+    probes: dict[str, Any] = {"probe": ("activations",), "probe_at": (0, AFTER), "evaluations": 1}
+    shared = setup(findings, context, AFTER + 1, activation="tanh", **probes)
     runs = enter.runs_of(train_cases(context, of_methods(*METHODS), shared, context.seeds(3)))
     for case, by_seed in runs.items():
         for seed, run in by_seed.items():
             for step, result in measures.results(run, "activations"):
-                if step in (0, 500):
-                    findings.number(
-                        f"share of saturated units at step {step}", case, result["saturated"], seed=seed, unit="factor"
-                    )
+                words = {0: "at the start", AFTER: "after 500 steps"}.get(step)
+                if words:
+                    value = float(result["saturated"])
+                    findings.number(f"share of saturated units {words}", case, value, seed=seed, unit="factor")
