@@ -14,7 +14,7 @@ from trimtab.records import History
 ACTIVATIONS = ("elu", "selu")
 LENGTHS = {"small": 300, "gpu": 4000, "paper": 15_000}
 TRAJECTORIES = {"small": 300, "gpu": 2000, "paper": 15_000}
-ABLATED = {"small": 600, "gpu": 20_000, "paper": 78_000}
+ABLATED = {"small": 300, "gpu": 20_000, "paper": 78_000}
 """Steps of the runs."""
 POINTS = 10
 """Of a run, at which its loss is compared with that of other seeds."""
@@ -64,7 +64,7 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 @experiment(
     "ablation",
     "Units of regcnn that accuracy needs",
-    small=4,
+    small=3,
     gpu=10,
     paper=30,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},
