@@ -59,6 +59,10 @@ def panel(findings: Findings, context: Context, data: str, network: str) -> None
         slices = [explore(context, other, "gamma", gamma, widen=False, **how) for gamma in GAMMAS[size]]
         enter_agreement(findings, slices, "γ", " with cross-entropy")
     findings.settings |= {**common, "γ": GAMMAS[size], **how}
+    findings.notes.append(
+        "Rates are those around the η* with the gradient through the statistics, and more until the boundary is among "
+        "them. The share for that η* is the case train."
+    )
     beside = "it was not trained at this size" if size == "small" else "its numbers stand beside, named so"
     findings.notes.append(f"The squared error is judged. Cross-entropy: {beside}.")
 
@@ -180,3 +184,4 @@ def full_batch(findings: Findings, context: Context) -> None:
     points = [(rate, loss) for rate, cells in one.cells.items() if math.isfinite(loss := mean_loss(cells))]
     findings.curve("test loss over η", "vanilla", points)
     findings.settings |= {**common, "samples": samples}
+    findings.notes.append(f"The full batch is {samples} samples of MNIST, and rates are a 16th of a decade apart.")

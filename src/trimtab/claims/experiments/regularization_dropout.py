@@ -96,7 +96,7 @@ def enter_best_rates(
     findings.settings |= {**common.shared(epochs), "dropout": RATES}
 
 
-@experiment("regcnn-speed", "The time of a step with WN and with BN", small=1, gpu=1)
+@experiment("regcnn-speed", "The time of a step with WN and with BN", small=2, gpu=1)
 def speed(findings: Findings, context: Context) -> None:
     """Sec. 5.1: steps of both in turns, on images of random pixels."""
     for size in (64, 256):
@@ -137,14 +137,14 @@ def alternating_seconds(
 ) -> dict[str, list[float]]:
     """Seconds of a step for each contender and round; they take turns, in an order that turns round at each round.
 
-    Each turn begins with a step that is not timed, and takes three that are, on a GPU thirty.
+    Each turn begins with a step that is not timed, and takes one that is, on a GPU thirty.
     """
 
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    count = 30 if device.type == "cuda" else 3
+    count = 30 if device.type == "cuda" else 1
     for step in steps.values():
         for _ in range(3):
             step()
