@@ -4,9 +4,9 @@ from datetime import date
 
 from trimtab.claims.cases import check_cases, within
 from trimtab.claims.findings import Findings
+from trimtab.claims.judging import judge_part
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
-from trimtab.claims.verdict import judge_part
 from trimtab.theory.bounds import Sides
 
 

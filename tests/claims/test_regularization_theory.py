@@ -16,8 +16,8 @@ from trimtab.claims.experiments import regularization_rates as rates
 from trimtab.claims.experiments import regularization_statistics as statistics
 from trimtab.claims.experiments.registry import Context, experiment_named
 from trimtab.claims.findings import Findings
+from trimtab.claims.judging import judge_part
 from trimtab.claims.record import Record
-from trimtab.claims.verdict import judge_part
 from trimtab.theory.generalization import ridge_curve
 from trimtab.theory.implicit_decay import measured_kurtosis
 from trimtab.theory.teacher_student import averages, fixed_point, resting_point, solve
