@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trimtab
-from trimtab.claims.experiments.bnp_scaling import LARGE, STEPS, best_conditioning, conditioning, independent
+from trimtab.claims.experiments.bnp_scaling import best_conditioning, conditioning, independent
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
 from trimtab.data import Dataset, batches, load
@@ -36,8 +36,6 @@ LAYERS = {
 BATCH, SINGLE = 128, 20
 IMAGES, ROWS = 5000, 20_000
 """For the best scaling: images for dense layers, and patches for convolutions at most."""
-FEW_STEPS = 10
-"""Of the descent, where the layer has thousands of inputs."""
 
 
 @experiment("bnp-layers", "bnp: layers of trained networks", small=10, needs=("cifar10",))
@@ -214,5 +212,4 @@ def normalized_over_best(x: Tensor, seed: int) -> float:
     kept = independent(gram)
     gram, scaling = gram[np.ix_(kept, kept)], scaling[kept]
     found = conditioning(gram, scaling)
-    best = best_conditioning(gram, FEW_STEPS if len(gram) > LARGE else STEPS)
-    return found / min(found, best)
+    return found / min(found, best_conditioning(gram))

@@ -31,12 +31,11 @@ def independent(gram: Array) -> Array:
     return np.sort(pivots[:rank] - 1)
 
 
-def best_conditioning(gram: Array, steps: int = STEPS) -> float:
+def best_conditioning(gram: Array) -> float:
     """The smallest κ(AD) that a descent finds from columns of norm 1, or from above where it is no better.
 
     Args:
         gram: AᵀA, of full rank.
-        steps: Of the descent, for each sharpness.
     """
     from scipy.optimize import minimize
 
@@ -58,7 +57,7 @@ def best_conditioning(gram: Array, steps: int = STEPS) -> float:
 
     logs = np.zeros(len(gram))
     for sharpness in SHARPNESS if inverse is None else SHARPNESS[1:]:  # a blunt one would need the whole spectrum
-        options = {"maxiter": steps, "maxfun": 2 * steps}
+        options = {"maxiter": STEPS, "maxfun": 2 * STEPS}
         logs = minimize(smooth, logs, args=(sharpness,), jac=True, method="L-BFGS-B", options=options).x
     return found[0]
 
