@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trimtab.claims.claim import Claim, digest_of
+from trimtab.claims.findings import Findings
 from trimtab.claims.part import parse_parts
 from trimtab.claims.record import Check, Record
 
@@ -37,6 +38,12 @@ def record(
         chance=chance,
         neighbour=neighbour,
     )
+
+
+def recorded(findings: Findings, experiment: str = "e", size: str = "small") -> Record:
+    """The record of what was found."""
+    about = {"date": "2030-01-02", "command": "", "commit": "", "machine": "", "versions": {}, "seconds": 1.0}
+    return Record(experiment=experiment, size=size, **about, **vars(findings))  # type: ignore[arg-type]
 
 
 class Store:

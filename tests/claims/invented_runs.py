@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.claims.helpers import recorded
 from trimtab.claims.experiments.registry import Context, experiment_named
 from trimtab.claims.findings import Findings
 from trimtab.claims.record import Record
@@ -79,13 +80,4 @@ def record_of(name: str, size: str, folder: Path) -> Record:
     findings = Findings()
     context = Context(size, torch.device("cpu"), None, folder / name)
     experiment_named(name).run(findings, context)
-    return record_with(findings, name, size)
-
-
-def record_with(findings: Findings, name: str = "invented", size: str = "small") -> Record:
-    """A record of what was found."""
-    return Record(
-        **{"experiment": name, "size": size, "date": "", "command": "", "commit": "", "machine": "", "versions": {}},
-        **{"seconds": 0.0, "units": findings.units, "numbers": findings.numbers, "checks": findings.checks},
-        **{"chance": findings.chance, "neighbour": findings.neighbour, "curves": findings.curves},
-    )
+    return recorded(findings, name, size)

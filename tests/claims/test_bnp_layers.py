@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.claims.helpers import recorded
 from trimtab.claims import Record, claims
 from trimtab.claims.experiments import bnp_draws, bnp_layers, bnp_scaling, bnp_site_time
 from trimtab.claims.experiments.registry import Context
@@ -176,7 +177,7 @@ def test_the_record_decides_every_part(tmp_path: Path, data: Dataset, monkeypatc
     class Known:
         def find(self, experiment: str, size: str) -> Record:
             found = records[experiment]
-            return Record(experiment, size, "", "", "", "", {}, 1.0, units=found.units, numbers=found.numbers)
+            return recorded(found, experiment, size)
 
     verdicts = {name: judge(claims()[name], "small", Known(), claims(), FUNCTIONS) for name in MEASURED}
     states = {name: [outcome.state for outcome in verdict.outcomes] for name, verdict in verdicts.items()}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.claims.helpers import recorded
 from trimtab.claims import Record, claims
 from trimtab.claims.experiments import (
     bnp_convolutions,
@@ -54,8 +55,7 @@ class Few(Findings):
 def record_of(name: str) -> Record:
     found = Few()
     experiment_named(name).run(found, Context("small", torch.device("cpu"), None, Path("unused")))
-    parts = {field: getattr(found, field) for field in ("units", "numbers", "checks", "notes", "curves", "settings")}
-    return Record(name, "small", "2026-01-01", "", "", "", {}, 1.0, **parts)
+    return recorded(found, name)
 
 
 class Computed:

@@ -45,6 +45,15 @@ class TestPlans:
         assert [one.name for one in plan(wanted, "small", store).now] == ["a", "b", "c"]
         assert [one.name for one in plan(wanted, "gpu", store).without] == ["a", "b", "c"]
 
+    def test_derived_claims_need_the_experiments_of_others(
+        self, known: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base = claim("check x", experiment="b", name="base")
+        monkeypatch.setattr(running, "declared", lambda: {"base": base})
+        derived = claim("claim base", "check y", experiment="a")
+        found = plan([derived], "small", RecordStore(tmp_path, shipped=False))
+        assert [one.name for one in found.now] == ["a", "b"]
+
     def test_what_has_a_record_is_not_run_again(self, known: dict[str, Experiment], tmp_path: Path) -> None:
         record(experiment="a").write(tmp_path)
         store, wanted = RecordStore(tmp_path, shipped=False), [claim("check x", experiment="a")]

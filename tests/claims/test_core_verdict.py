@@ -81,6 +81,7 @@ class TestDirections:
         assert states("m: a > b", [3.1], [1], unit="loss") == ["met"]
         assert states("m: a > b", [2.9], [1], unit="loss") == ["undecided"]
         assert states("m: a < b", [1], [3.1], unit="time") == ["met"]
+        assert states("m: a > 0", [5], unit="factor") == ["undecided"]  # nothing is a factor of 0
 
     def test_equal_is_enough_for_or_equal(self) -> None:
         assert states("m: a ≥ b", [1, 2], [1, 2]) == ["met"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.claims.helpers import recorded
 from tests.claims.inline import inline_context
 from trimtab.claims.declarations import blocks, claims
 from trimtab.claims.experiments import (
@@ -74,18 +75,7 @@ class Found:
 def record_of(name: str, work: Path) -> Record:
     findings = Findings()
     experiment_named(name).run(findings, inline_context(work))
-    content = {key: getattr(findings, key) for key in ("units", "numbers", "chance", "neighbour", "curves", "settings")}
-    return Record(
-        experiment=name,
-        size="small",
-        date="2026-01-01",
-        command="",
-        commit="",
-        machine="",
-        versions={},
-        seconds=1.0,
-        **content,
-    )
+    return recorded(findings, name)
 
 
 @pytest.mark.parametrize("name", sorted({claim.experiment or "" for claim in OURS} - NEEDS_CIFAR10 - WITHOUT_SMALL))

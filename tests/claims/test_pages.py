@@ -140,7 +140,7 @@ def test_a_counterexample_is_shown() -> None:
     told = "first counterexample: draw 7, left 1.25, right 1"
     verdict, said = row_of("false", *RECORDS)[2:]
     assert verdict == "**does not hold** (small) [erratum]<br>corrected form: holds"
-    assert said == f"not met: 198 of 200 draws; nearest: 1.25 &lt;= 1; {told}"
+    assert said == f"not met: 198 of 200 draws; worst: 1.25 &lt;= 1; {told}"
     assert told in details_of("false", *RECORDS)
     assert "counterexample" not in row_of("true", *RECORDS)[3] + details_of("true", *RECORDS)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.claims.invented_runs import STEPS, history, record_with
+from tests.claims.helpers import recorded
+from tests.claims.invented_runs import STEPS, history
 from trimtab.claims.experiments.cited_bnp import at_level, good_rates
 from trimtab.claims.experiments.cited_measured import stable_ranks
 from trimtab.claims.experiments.cited_regularization import epoch_losses, largest_difference, unchanged_by_scale
@@ -120,7 +121,7 @@ def test_gaps_differ_in_either_direction(mean_only, var_only, state):
         for seed, value in enumerate(values):
             findings.number("gap", name, value, seed=seed, unit="loss")
     part = Part.parse("function gaps_of_parts_differ")
-    assert gaps_of_parts_differ(part, record_with(findings)).state == state
+    assert gaps_of_parts_differ(part, recorded(findings)).state == state
 
 
 def test_the_scale_of_normalized_weights_does_not_matter():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.claims.helpers import recorded
 from trimtab.claims import RecordStore, claims, verdict_on
 from trimtab.claims.claim import Claim
 from trimtab.claims.experiments import regularization_decay as decay
@@ -17,7 +18,6 @@ from trimtab.claims.experiments import regularization_statistics as statistics
 from trimtab.claims.experiments.registry import Context, experiment_named
 from trimtab.claims.findings import Findings
 from trimtab.claims.judging import judge_part
-from trimtab.claims.record import Record
 from trimtab.theory.generalization import ridge_curve
 from trimtab.theory.implicit_decay import measured_kurtosis
 from trimtab.theory.teacher_student import averages, fixed_point, resting_point, solve
@@ -185,14 +185,7 @@ def test_the_fit_finds_the_decay_of_a_curve() -> None:
 
 
 def judged(findings: Findings, claim: str) -> list[str]:
-    record = Record(
-        *("made", "small", "", "", "", ""),
-        {},
-        0.0,
-        units=findings.units,
-        numbers=findings.numbers,
-        checks=findings.checks,
-    )
+    record = recorded(findings)
     return [outcome.state for part in claims()[claim].parts for outcome in judge_part(part, record)]
 
 

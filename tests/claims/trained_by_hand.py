@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tests.claims import helpers
 from trimtab.claims.experiments.registry import Context, experiment_named
 from trimtab.claims.findings import Findings
 from trimtab.claims.record import Record
@@ -80,16 +81,4 @@ def recorded(name: str, size: str, work: Path, device: str = "cpu") -> Record:
     """The record of an experiment that was run, as it is read back from its file."""
     findings = Findings()
     experiment_named(name).run(findings, Context(size=size, device=torch.device(device), data_root=None, work=work))
-    written = Record(
-        experiment=name,
-        size=size,
-        date="2030-01-02",
-        command="",
-        commit="",
-        machine="",
-        versions={},
-        seconds=1.0,
-        **{each: getattr(findings, each) for each in ("units", "numbers", "checks", "chance", "neighbour", "refused")},
-        **{each: getattr(findings, each) for each in ("notes", "curves", "settings")},
-    )
-    return Record.read(written.write(work / "results"))
+    return Record.read(helpers.recorded(findings, name, size).write(work / "results"))

@@ -77,7 +77,10 @@ def _of_check(part: Part, record: Record) -> Outcome:
     if check is None:
         return Outcome(part, "not run", f"the record of {record.experiment} has no check {part.name}")
     what = "cases" if "cases" in check.parameters else "draws"
-    sentence = f"{check.holds} of {check.draws} {what}; nearest: {check.left:.6g} {check.relation} {check.right:.6g}"
+    sentence = f"{check.holds} of {check.draws} {what}"
+    if {check.left, check.right} - {0.0, 1.0}:  # else it is true or false, and has no sides
+        nearest = "nearest" if check.holds == check.draws else "worst"
+        sentence += f"; {nearest}: {check.left:.6g} {check.relation} {check.right:.6g}"
     if check.counterexample and "case" in check.counterexample:
         sentence += f"; the first that does not hold: {check.counterexample['case']}"
     return Outcome(part, "met" if check.holds == check.draws else "not met", sentence)
@@ -184,7 +187,8 @@ def _is_threshold_in_points(part: Part, record: Record) -> bool:
 
 
 def _is_a_factor(left: float, right: float, sign: float) -> bool:
-    return (_ratio(left, right) if sign > 0 else _ratio(right, left)) >= ENOUGH_WITH_ONE_SEED
+    larger, smaller = (left, right) if sign > 0 else (right, left)
+    return smaller > 0 and _ratio(larger, smaller) >= ENOUGH_WITH_ONE_SEED
 
 
 def _difference(left: float, right: float) -> float:

@@ -84,7 +84,7 @@ class Record(Contents):
         commit: Of trimtab's source, if known.
         machine: The hardware.
         versions: Of trimtab, torch and Python.
-        seconds: How long it took.
+        seconds: How long the call took that finished it; training runs that were done before are not counted.
     """
 
     experiment: str

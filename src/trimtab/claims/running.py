@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from trimtab.claims.claim import Claim
+from trimtab.claims.declarations import claims as declared
 from trimtab.claims.experiments.registry import Context, Experiment, experiment_named
 from trimtab.claims.findings import Findings
 from trimtab.claims.record import Record, rounded
@@ -44,7 +45,7 @@ def plan(
         budget: Minutes; None: no limit.
         force: Whether to run again what has a record.
     """
-    wanted = dict.fromkeys(name for claim in claims for name in claim.experiments)
+    wanted = dict.fromkeys(name for claim in _with_origins(claims) for name in claim.experiments)
     now, later, done, without = [], [], [], []
     left = float("inf") if budget is None else budget
     for known in map(experiment_named, wanted):
@@ -58,6 +59,13 @@ def plan(
         else:
             later.append(known)
     return Plan(tuple(now), tuple(later), tuple(done), tuple(without))
+
+
+def _with_origins(wanted: Iterable[Claim]) -> Iterable[Claim]:
+    """Claims, each with those that it is derived from."""
+    for claim in wanted:
+        yield claim
+        yield from _with_origins(declared()[part.name] for part in claim.parts if part.kind == "claim")
 
 
 def run(
@@ -83,7 +91,7 @@ def run(
     for number, one in enumerate(chosen):
         if deadline is not None and time.monotonic() + 60 * one.minutes[context.size] > deadline:
             return list(chosen[number:])
-        started = time.monotonic()
+        started, commit = time.monotonic(), _commit()
         findings = Findings()
         one.run(findings, replace(context, work=context.work / one.name))
         record = Record(
@@ -92,7 +100,7 @@ def run(
             date=date.today().isoformat(),
             command=f"trimtab claims run --experiment {one.name} --size {context.size}"
             + (f" --more-seeds {context.more}" if context.more > 1 else ""),
-            commit=_commit(),
+            commit=commit,
             machine=hardware(context.device),
             versions=versions(),
             seconds=rounded(time.monotonic() - started, 3),
