@@ -1,11 +1,14 @@
 """The declarations: they are those of the ledger, and name what there is."""
 
 import hashlib
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.claims.digests import DECLARATIONS, with_digests
 from trimtab.claims import blocks, claim_named, claims
+from trimtab.claims.claim import digest_of
 from trimtab.claims.declarations import _block
 from trimtab.claims.experiments.registry import experiments
 from trimtab.claims.functions import FUNCTIONS
@@ -77,6 +80,22 @@ def test_wrong_declarations(change: dict[str, object], sentence: str) -> None:
     block = {"block": "1.1", "paper": "bnp", "title": "t", "conditions": "", "seen": False}
     with pytest.raises(ValueError, match=sentence):
         _block({**block, "claim": [{**DECLARED, **change}]})
+
+
+@pytest.mark.parametrize("path", sorted(DECLARATIONS.glob("*.toml")), ids=lambda path: path.stem)
+def test_all_have_a_digest(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert with_digests(text) == text, "enter them with: python -m tests.claims.digests"
+
+
+def test_digests_are_entered_once() -> None:
+    lines = ["[[claim]]", 'id = "a"', 'criterion = "c"', 'parts = ["check a"]', "", "[[claim]]", 'id = "b"']
+    text = "\n".join([*lines, 'criterion = "c"', 'parts = ["check b"]', ""])
+    found = with_digests(text)
+    assert found.count("digest = ") == 2 and with_digests(found) == found
+    assert [line for line in found.splitlines() if not line.startswith("digest")] == text.splitlines()
+    first, second = tomllib.loads(found)["claim"]
+    assert first["digest"] == digest_of("c", ["check a"], []) != second["digest"]
 
 
 def test_superseded_criteria_stay() -> None:
