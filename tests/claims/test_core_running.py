@@ -94,6 +94,7 @@ class TestRuns:
         assert context(tmp_path, more=2).seeds(2) == (101, 102, 103, 104)
 
 
+@pytest.mark.usefixtures("forked_workers")
 class TestTraining:
     SHARED = MappingProxyType({"data": "digits", "network": "small-mlp", "batch_size": 64, "steps": 20})
 
