@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from trimtab.claims.experiments.registry import Context, experiment
+from trimtab.claims.experiments.registry import Context, experiment, with_both_inputs
 from trimtab.claims.findings import Findings
 from trimtab.claims.probed_training import ProbedRun, middle_layer, probe_along, weight_layers
 from trimtab.claims.training_runs import enter_runs, train_cases
@@ -25,6 +25,9 @@ UNITS = {"mlp3x100": 5, "cnn5": 3}
 _CIFAR = ("cifar10",)
 
 
+@with_both_inputs(
+    "condition-numbers", "Condition numbers of the Hessian of two layers of 100", small=5, gpu=10, needs=_CIFAR
+)
 def figure_8(findings: Findings, context: Context, normalize: str) -> None:
     """κ of the Hessian of the first output unit along the run, and curves of accuracy."""
     small = context.size == "small"
@@ -172,18 +175,6 @@ def _median_of_known(values: Iterable[float]) -> float:
 def _settings(context: Context, steps: tuple[int, ...]) -> dict[str, Any]:
     sizes = {f"batch size of {name}": _batch_size(name, context.size == "small") for name in ("mlp3x100", "cnn5")}
     return {"data": "cifar10", "normalize": "unit", "probe_at": list(steps), **sizes}
-
-
-@experiment("condition-numbers", "Condition numbers of the Hessian of two layers of 100", small=5, gpu=10, needs=_CIFAR)
-def condition_numbers(findings: Findings, context: Context) -> None:
-    """Fig. 8."""
-    figure_8(findings, context, "unit")
-
-
-@experiment("condition-numbers-standard", "The same with standardized inputs", small=5, gpu=10, needs=_CIFAR)
-def condition_numbers_standard(findings: Findings, context: Context) -> None:
-    """Fig. 8, with inputs of mean 0 and variance 1."""
-    figure_8(findings, context, "standard")
 
 
 @experiment("illconditioned", "κ of middle layers with LN, GN and BNP", small=8, gpu=5, needs=_CIFAR)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any, Protocol
 
 import torch
 
@@ -87,6 +88,29 @@ def experiment(
         minutes = {size: m for size, m in (("small", small), ("gpu", gpu), ("paper", paper)) if m is not None}
         by_size = needs if isinstance(needs, Mapping) else dict.fromkeys(minutes, needs)
         _KNOWN[name] = Experiment(name, title, minutes, by_size, run)
+        return run
+
+    return register
+
+
+class RunWithInputs(Protocol):
+    """Runs an experiment with inputs normalized in a way."""
+
+    def __call__(self, findings: Findings, context: Context, normalize: str) -> None:
+        """Fill the findings."""
+
+
+def with_both_inputs(
+    name: str, title: str, *, paper: float | None = None, **about: Any
+) -> Callable[[RunWithInputs], RunWithInputs]:
+    """Register a function that takes `normalize` as two experiments: inputs in [0, 1], and standardized ones beside.
+
+    The second is called `name`-standard and has no size paper.
+    """
+
+    def register(run: RunWithInputs) -> RunWithInputs:
+        experiment(name, title, paper=paper, **about)(partial(run, normalize="unit"))
+        experiment(f"{name}-standard", "The same with standardized inputs", **about)(partial(run, normalize="standard"))
         return run
 
     return register

@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Any
 
-from trimtab.claims.experiments.registry import Context, experiment
+from trimtab.claims.experiments.registry import Context, with_both_inputs
 from trimtab.claims.findings import Findings
 from trimtab.claims.training_runs import EVALUATIONS, TrainedCase, enter_runs, train_cases
 from trimtab.data import load
@@ -13,6 +13,10 @@ TENTH = EVALUATIONS // 10
 """Evaluations in the first tenth of a run."""
 
 
+_CIFAR = ("cifar10",)
+
+
+@with_both_inputs("fc-6-cifar10", "Fully connected, CIFAR-10, batch size 6", small=9, gpu=10, paper=10, needs=_CIFAR)
 def batch_6(findings: Findings, context: Context, normalize: str) -> None:
     """Five methods at batch size 6, and two of them at 60 with as many samples seen."""
     small = context.size == "small"
@@ -36,6 +40,7 @@ def batch_6(findings: Findings, context: Context, normalize: str) -> None:
     findings.settings |= {**shared, "batch_size": 6, "rates": rates}
 
 
+@with_both_inputs("fc-1-cifar10", "Fully connected, CIFAR-10, batch size 1", small=4, gpu=10, paper=10, needs=_CIFAR)
 def batch_1(findings: Findings, context: Context, normalize: str) -> None:
     """Five methods at batch size 1, and what BNP gains at the beginning at batch size 60 with as many samples seen."""
     small = context.size == "small"
@@ -52,6 +57,7 @@ def batch_1(findings: Findings, context: Context, normalize: str) -> None:
     findings.settings |= {**shared, "rates": rates}
 
 
+@with_both_inputs("cnn5-1", "5-layer CNN, batch size 1", small=8, gpu=10, paper=10, needs=_CIFAR)
 def cnn_batch_1(findings: Findings, context: Context, normalize: str) -> None:
     """The CNN at batch size 1; the norms that refuse one row in dense layers also in the convolutions alone."""
     small = context.size == "small"
@@ -107,42 +113,3 @@ def _enter_final(findings: Findings, cases: tuple[str, ...], small: bool) -> Non
     for name in cases:
         for seed, value in findings.numbers["acc"][name].items():
             findings.number("final acc", name, value, seed=seed, unit="points")
-
-
-_CIFAR = ("cifar10",)
-
-
-@experiment("fc-6-cifar10", "Fully connected, CIFAR-10, batch size 6", small=9, gpu=10, paper=10, needs=_CIFAR)
-def fc_6(findings: Findings, context: Context) -> None:
-    """Fig. 4, left."""
-    batch_6(findings, context, "unit")
-
-
-@experiment("fc-6-cifar10-standard", "The same with standardized inputs", small=9, gpu=10, needs=_CIFAR)
-def fc_6_standard(findings: Findings, context: Context) -> None:
-    """Fig. 4, left, with inputs of mean 0 and variance 1."""
-    batch_6(findings, context, "standard")
-
-
-@experiment("fc-1-cifar10", "Fully connected, CIFAR-10, batch size 1", small=4, gpu=10, paper=10, needs=_CIFAR)
-def fc_1(findings: Findings, context: Context) -> None:
-    """Fig. 4, right: the fully connected network."""
-    batch_1(findings, context, "unit")
-
-
-@experiment("fc-1-cifar10-standard", "The same with standardized inputs", small=4, gpu=10, needs=_CIFAR)
-def fc_1_standard(findings: Findings, context: Context) -> None:
-    """Fig. 4, right: the fully connected network, with inputs of mean 0 and variance 1."""
-    batch_1(findings, context, "standard")
-
-
-@experiment("cnn5-1", "5-layer CNN, batch size 1", small=8, gpu=10, paper=10, needs=_CIFAR)
-def cnn5_1(findings: Findings, context: Context) -> None:
-    """Fig. 4, right: the CNN."""
-    cnn_batch_1(findings, context, "unit")
-
-
-@experiment("cnn5-1-standard", "The same with standardized inputs", small=8, gpu=10, needs=_CIFAR)
-def cnn5_1_standard(findings: Findings, context: Context) -> None:
-    """Fig. 4, right: the CNN, with inputs of mean 0 and variance 1."""
-    cnn_batch_1(findings, context, "standard")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trimtab.claims.experiments.registry import Context, experiment
+from trimtab.claims.experiments.registry import Context, with_both_inputs
 from trimtab.claims.findings import Findings
 from trimtab.claims.training_runs import enter_accuracies, enter_runs, train_cases
 from trimtab.data import load
@@ -16,6 +16,7 @@ ADAM_RATE = 0.001
 _CIFAR = ("cifar10",)
 
 
+@with_both_inputs("cnn5-128", "5-layer CNN, batch size 128", small=14, gpu=8, paper=8, needs=_CIFAR)
 def batch_128(findings: Findings, context: Context, normalize: str) -> None:
     """Four methods at batch size 128, and the vanilla network with Adam at the printed rate."""
     small = context.size == "small"
@@ -31,6 +32,7 @@ def batch_128(findings: Findings, context: Context, normalize: str) -> None:
     findings.notes.append("vanilla is trained by Adam at 0.001: at the printed 0.1 it is vanilla-adam-0.1.")
 
 
+@with_both_inputs("cnn5-2", "5-layer CNN, batch size 2", small=10, gpu=10, paper=10, needs=_CIFAR)
 def batch_2(findings: Findings, context: Context, normalize: str) -> None:
     """Five methods at batch size 2."""
     small = context.size == "small"
@@ -53,6 +55,7 @@ _TUNED = ("vanilla", "bn4")
 """At batch size 128 each optimizer has three rates for these, as their claim says."""
 
 
+@with_both_inputs("cnn5-optimizers", "5-layer CNN by SGD and by Adam", small=15, gpu=15, needs=_CIFAR)
 def optimizers(findings: Findings, context: Context, normalize: str) -> None:
     """SGD and Adam, at batch sizes 128 and 2."""
     small = context.size == "small"
@@ -147,6 +150,9 @@ def nearest_row(network: str, size: int) -> int:
     return min(sorted(_ROWS[network]), key=lambda row: round(max(row, size) / min(row, size), 9))
 
 
+@with_both_inputs(
+    "smallest-batches", "How small batches may be for BN and Batch Renorm", small=10, gpu=15, needs=_CIFAR
+)
 def smallest_batches(findings: Findings, context: Context, normalize: str) -> None:
     """BN and Batch Renorm beside the vanilla network as batches become smaller, in the CNN and in the dense network."""
     from trimtab.training.recipes import resolve
@@ -193,51 +199,3 @@ def enter_smallest(findings: Findings) -> None:
 
 def _shared(normalize: str, length: dict[str, Any], size: int) -> dict[str, Any]:
     return {"data": "cifar10", "network": "cnn5", "normalize": normalize, "batch_size": size, **length}
-
-
-@experiment("cnn5-128", "5-layer CNN, batch size 128", small=14, gpu=8, paper=8, needs=_CIFAR)
-def cnn5_128(findings: Findings, context: Context) -> None:
-    """Fig. 5, left."""
-    batch_128(findings, context, "unit")
-
-
-@experiment("cnn5-128-standard", "The same with standardized inputs", small=14, gpu=8, needs=_CIFAR)
-def cnn5_128_standard(findings: Findings, context: Context) -> None:
-    """Fig. 5, left, with inputs of mean 0 and variance 1."""
-    batch_128(findings, context, "standard")
-
-
-@experiment("cnn5-2", "5-layer CNN, batch size 2", small=10, gpu=10, paper=10, needs=_CIFAR)
-def cnn5_2(findings: Findings, context: Context) -> None:
-    """Fig. 5, right."""
-    batch_2(findings, context, "unit")
-
-
-@experiment("cnn5-2-standard", "The same with standardized inputs", small=10, gpu=10, needs=_CIFAR)
-def cnn5_2_standard(findings: Findings, context: Context) -> None:
-    """Fig. 5, right, with inputs of mean 0 and variance 1."""
-    batch_2(findings, context, "standard")
-
-
-@experiment("cnn5-optimizers", "5-layer CNN by SGD and by Adam", small=15, gpu=15, needs=_CIFAR)
-def cnn5_optimizers(findings: Findings, context: Context) -> None:
-    """App. B."""
-    optimizers(findings, context, "unit")
-
-
-@experiment("cnn5-optimizers-standard", "The same with standardized inputs", small=15, gpu=15, needs=_CIFAR)
-def cnn5_optimizers_standard(findings: Findings, context: Context) -> None:
-    """App. B, with inputs of mean 0 and variance 1."""
-    optimizers(findings, context, "standard")
-
-
-@experiment("smallest-batches", "How small batches may be for BN and Batch Renorm", small=10, gpu=15, needs=_CIFAR)
-def smallest(findings: Findings, context: Context) -> None:
-    """Sec. 5: down to which batch size BN and Batch Renorm work."""
-    smallest_batches(findings, context, "unit")
-
-
-@experiment("smallest-batches-standard", "The same with standardized inputs", small=10, gpu=15, needs=_CIFAR)
-def smallest_standard(findings: Findings, context: Context) -> None:
-    """Sec. 5, with inputs of mean 0 and variance 1."""
-    smallest_batches(findings, context, "standard")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trimtab.claims.experiments.registry import Context, experiment
+from trimtab.claims.experiments.registry import Context, with_both_inputs
 from trimtab.claims.findings import Findings
 from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.data import load
@@ -28,6 +28,7 @@ def cases_at(network: str, size: int) -> dict[str, dict[str, Any]]:
     return cases
 
 
+@with_both_inputs("variants", "Variants of BNP and of BN", small=16, gpu=20, needs=("cifar10",))
 def compared(findings: Findings, context: Context, normalize: str) -> None:
     """Train all variants at four batch sizes."""
     small = context.size == "small"
@@ -47,15 +48,3 @@ def compared(findings: Findings, context: Context, normalize: str) -> None:
         enter_runs(findings, trained, classes, f", {network} at {size}")
         findings.settings[f"length, {network} at {size}"] = length
     findings.settings |= {"data": "cifar10", "normalize": normalize}
-
-
-@experiment("variants", "Variants of BNP and of BN", small=16, gpu=20, needs=("cifar10",))
-def variants(findings: Findings, context: Context) -> None:
-    """Secs. 3.3 and 3.4."""
-    compared(findings, context, "unit")
-
-
-@experiment("variants-standard", "The same with standardized inputs", small=16, gpu=20, needs=("cifar10",))
-def variants_standard(findings: Findings, context: Context) -> None:
-    """Secs. 3.3 and 3.4, with inputs of mean 0 and variance 1."""
-    compared(findings, context, "standard")
