@@ -97,6 +97,11 @@ def draws(statement: Callable[[np.random.Generator], Any], number: int = 20) -> 
     return [statement(np.random.default_rng([7, draw])) for draw in range(number)]
 
 
+def test_no_draw_of_flat_scalings_is_flat_everywhere() -> None:
+    """A network whose units are all dead has a Hessian of 0, and nothing can fail there."""
+    assert all(sides.scale > 0 for sides in draws(bnp_descent.flat_along_scalings, 60))
+
+
 def test_statements_fail_where_they_are_wrong() -> None:
     """Each with one thing changed that it depends on."""
     wrong: dict[str, Callable[[np.random.Generator], Any]] = {

@@ -9,18 +9,34 @@ import pytest
 import torch
 from torch import nn
 
+from tests.claims import helpers
 from tests.claims.helpers import Store
 from tests.claims.trained_by_hand import Images, Trainer, history, recorded
 from trimtab.claims.declarations import claims
-from trimtab.claims.experiments import condition_numbers, fc_time, rates, residual, small_batches, small_cnn, variants
+from trimtab.claims.experiments import (
+    condition_numbers,
+    fc_time,
+    fully_connected,
+    rates,
+    residual,
+    small_batches,
+    small_cnn,
+    variants,
+)
 from trimtab.claims.experiments.registry import experiment_named, experiments
 from trimtab.claims.findings import Findings
 from trimtab.claims.functions import FUNCTIONS
+from trimtab.claims.judging import judge_part
+from trimtab.claims.part import Part
 from trimtab.claims.training_runs import TrainedCase
 from trimtab.claims.verdict import judge
 from trimtab.records import RunEnded
+from trimtab.training.grid import around
 
-MODULES: tuple[ModuleType, ...] = (small_batches, small_cnn, residual, fc_time, rates, variants, condition_numbers)
+MODULES: tuple[ModuleType, ...] = (
+    *(fully_connected, small_batches, small_cnn, residual, fc_time, rates, variants),
+    condition_numbers,
+)
 TRAINED = (
     *("fc-6-cifar10", "fc-1-cifar10", "cnn5-1", "cnn5-128", "cnn5-2", "cnn5-optimizers", "smallest-batches"),
     *("resnet110", "preact110", "fc-time", "rates-table2", "rates-table3", "variants"),
@@ -65,6 +81,19 @@ def test_standardized_inputs_are_the_only_difference(name: str, trainer: Trainer
     ours, trainer.asked = trainer.asked, []
     recorded(name + "-standard", "small", tmp_path)
     assert [(cases, {**shared, "normalize": "standard"}) for cases, shared in ours] == trainer.asked
+
+
+class TestBatch60:
+    def test_a_run_that_diverged_has_no_accuracy_to_lose(
+        self, monkeypatch: pytest.MonkeyPatch, trainer: Trainer, tmp_path: Path
+    ) -> None:
+        run = history([30.0] * 10 + [29.0] * 10)
+        diverged = type(run)(run.folder, run.started, (), (), RunEnded("diverged", 3, 1.0, 1.0))
+        cases = {"bn": TrainedCase(0.1, {101: run}), "bnp": TrainedCase(0.1, {101: diverged})}
+        monkeypatch.setattr(fully_connected, "train_cases", lambda *given, **options: cases)
+        record = recorded("fc-60-cifar10", "small", tmp_path)
+        assert record.numbers["overfitting after epoch 10"] == {"bn": {"101": pytest.approx(1.0)}}
+        assert record.numbers["acc"]["bnp"] == {"101": 10.0}
 
 
 class TestSmallBatches:
@@ -183,14 +212,22 @@ class TestRates:
         entries = [case for name, cases in record.numbers.items() if name.startswith("best") for case in cases]
         assert len(entries) == 16
 
-    def test_neighbours_are_a_factor_of_three_away(self) -> None:
+    @pytest.mark.parametrize("printed", [0.1, 0.5])
+    def test_the_candidates_next_to_the_printed_rate_are_its_neighbours(self, printed: float) -> None:
         findings = Findings()
-        for method, best in (("bn", 0.3), ("bnp", 0.9), ("ln", 0.0333333)):
-            findings.number("best rate for x", method, best)
-            findings.number("printed rate for x", method, 0.1)
+        for number, candidate in enumerate(around(printed, 5)):
+            findings.number("best rate for x", f"method {number}", candidate, seed=0, unit="factor")
+            findings.number("printed rate for x", f"method {number}", printed)
         rates.enter_share(findings, "table-2")
-        found = findings.numbers["share of best rates within a factor of 3"]["table-2"]["all"]
-        assert found == pytest.approx(2 / 3)
+        assert findings.numbers[rates.NEAR] == {"table-2": {"0": 3 / 5}}
+
+    @pytest.mark.parametrize(("of_bnp", "state"), [(0.3, "met"), (0.1, "undecided"), (0.03, "not met")])
+    def test_equal_rates_of_one_run_each_are_no_certain_ones(self, of_bnp: float, state: str) -> None:
+        findings = Findings()
+        for method, best in (("bnp", of_bnp), ("vanilla", 0.1)):
+            findings.number("best rate for x", method, best, seed=0, unit="factor")
+        (outcome,) = judge_part(Part.parse("best rate for x: bnp ≥ vanilla"), helpers.recorded(findings))
+        assert outcome.state == state
 
 
 def test_variants_are_compared_at_one_rate() -> None:

@@ -1,21 +1,32 @@
 """The experiments on the theorems of the landscape paper: statements against oracles, and numbers for every part."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from tests.claims.helpers import record
+from tests.claims.inline import inline_context
 from trimtab.claims import claims
 from trimtab.claims.experiments import landscape_theorems as theorems
 from trimtab.claims.experiments.landscape_gradients import enter_gradients
 from trimtab.claims.experiments.landscape_noise import noise_of_steps, scale_distribution, shift_distribution
 from trimtab.claims.findings import Findings
 from trimtab.claims.judging import judge_part
-from trimtab.claims.record import Record
+from trimtab.claims.record import Check, Record
 from trimtab.claims.store import RecordStore
 from trimtab.theory import bounds
+
+
+class FewDraws(Findings):
+    """Checks with five draws."""
+
+    def check(self, name: str, statement: Callable[[np.random.Generator], Any], **options: Any) -> Check:
+        return super().check(name, statement, **{**options, "draws": 5})
 
 
 def rng(draw: int = 0) -> np.random.Generator:
@@ -54,6 +65,22 @@ def test_left_sides_are_by_autograd_and_right_ones_are_not(draw: int) -> None:
     assert sides.left == pytest.approx(float((theorems.slope(unit.through, y) ** 2).sum()))
     g = theorems.slope(unit.loss, unit.z)
     assert sides.right == pytest.approx(float(bounds.lipschitzness(y.numpy(), unit.gamma, g).right))
+
+
+def test_minimax_bounds_are_drawn_at_many_radii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At λ = 1 alone a wrong power of λ would not be seen."""
+    seen: list[float] = []
+
+    def bound(*given: object, form: str) -> bounds.Sides:
+        seen.append(float(given[-1]))  # type: ignore[arg-type]
+        return bounds.Sides(0.0, 1.0)
+
+    for name in ("weight_lipschitzness", "weight_smoothness"):
+        monkeypatch.setattr(theorems.bounds, name, bound)
+    monkeypatch.setattr(theorems, "enter_noise", lambda findings, seed: None)
+    monkeypatch.setattr(theorems, "INPUTS", 2)
+    theorems.theorems(FewDraws(), inline_context(Path()))
+    assert len(seen) == 4 * 5 and min(seen) < 0.9 and max(seen) > 1.1
 
 
 def test_a_natural_unit_has_gamma_sigma() -> None:

@@ -64,7 +64,13 @@ class Trainer:
         return found
 
     def chosen_rates(
-        self, context: Context, cases: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], rates: int
+        self,
+        context: Context,
+        cases: Mapping[str, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        rates: int,
+        *,
+        seed: int = 0,
     ) -> dict[str, tuple[float, tuple[Candidate, ...]]]:
         self.asked.append(({name: dict(case) for name, case in cases.items()}, dict(shared)))
         return {name: (3 * case["lr"], (Candidate(case["lr"], 0.5, 1.0, name),)) for name, case in cases.items()}

@@ -188,7 +188,7 @@ def _is_threshold_in_points(part: Part, record: Record) -> bool:
 
 def _is_a_factor(left: float, right: float, sign: float) -> bool:
     larger, smaller = (left, right) if sign > 0 else (right, left)
-    return smaller > 0 and _ratio(larger, smaller) >= ENOUGH_WITH_ONE_SEED
+    return smaller > 0 and _ratio(larger, smaller) >= ENOUGH_WITH_ONE_SEED * (1 - 1e-9)  # 0.3 is three times 0.1
 
 
 def _difference(left: float, right: float) -> float:

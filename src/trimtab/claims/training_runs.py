@@ -80,11 +80,16 @@ def train_cases(
 
 
 def chosen_rates(
-    context: Context, cases: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any], rates: int
+    context: Context,
+    cases: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, Any],
+    rates: int,
+    *,
+    seed: int = TUNING_SEED,
 ) -> dict[str, tuple[float, tuple[Candidate, ...]]]:
     """The best learning rate of each case on validation data, with all candidates; see `train_cases`."""
     first = {name: resolve(Settings(**{**shared, **own})) for name, own in cases.items()}
-    return _choose_rates(context, first, load(next(iter(first.values())).data, context.data_root), rates)
+    return _choose_rates(context, first, load(next(iter(first.values())).data, context.data_root), rates, seed)
 
 
 def enter_runs(findings: Findings, trained: Mapping[str, TrainedCase], classes: int, suffix: str = "") -> None:
@@ -171,7 +176,7 @@ def _train(context: Context, runs: Sequence[PlannedRun]) -> dict[str, Outcome]:
 
 
 def _choose_rates(
-    context: Context, cases: Mapping[str, Settings], dataset: Dataset, rates: int
+    context: Context, cases: Mapping[str, Settings], dataset: Dataset, rates: int, seed: int = TUNING_SEED
 ) -> dict[str, tuple[float, tuple[Candidate, ...]]]:
     """The best rate of each case on validation data, and all candidates."""
     lower = not dataset.classes
@@ -184,7 +189,7 @@ def _choose_rates(
                 replace(
                     cases[name],
                     lr=lr,
-                    seed=TUNING_SEED,
+                    seed=seed,
                     validation=cases[name].validation or validation,
                     evaluate_on="validation",
                     evaluations=1,

@@ -134,7 +134,10 @@ def renorm_forms(rng: Rng) -> Sides:
 
 
 def flat_along_scalings(rng: Rng) -> Sides:
-    """Theorem 1: a ReLU network with two hidden layers that fits its data, and the scalings of its hidden units."""
+    """Theorem 1: a ReLU network with two hidden layers that fits its data, and the scalings of its hidden units.
+
+    Networks whose units are all dead, where the Hessian is 0, are drawn again.
+    """
     widths = (2, 3, 2, 1)
     sizes = [(b, a) for a, b in pairwise(widths)]
     ends = np.cumsum([0, *[math.prod(size) for size in sizes]])
@@ -157,8 +160,8 @@ def flat_along_scalings(rng: Rng) -> Sides:
             tangent[number][unit] = weights[number][unit]
             tangent[number + 1][:, unit] = -weights[number + 1][:, unit]
             tangents.append(np.concatenate([each.ravel() for each in tangent]))
-    if not matrix.any():  # all units are dead
-        return Sides(0.0, 0.0, "==")
+    if not matrix.any():
+        return flat_along_scalings(rng)
     return bounds.scaling_null_space(matrix, np.stack(tangents, 1))
 
 

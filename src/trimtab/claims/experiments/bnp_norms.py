@@ -70,6 +70,9 @@ def norms(findings: Findings, context: Context) -> None:
             f"E‖Ĝ‖/(q√N) of {name} entries is largest for n = {width}, N = {samples}: {largest:.3g}; divided by the "
             f"fourth root of E g⁴ it is {largest / fourth**0.25:.3g}."
         )
+    for measure in ("norm", "norm over fourth moment"):  # one C is to be enough for all entries
+        largest_of = findings.numbers[measure].values()
+        findings.number(measure, "all", max(each["all"] for each in largest_of))
     findings.settings |= {"matrices": MATRICES, "orders": list(ORDERS)}
 
 

@@ -25,6 +25,8 @@ def compared(findings: Findings, context: Context, data: str, *, epochs: int, no
     enter_runs(findings, trained, load(data, context.data_root).classes)
     for name, case in trained.items():
         for seed, history in case.runs.items():
+            if history.ended is not None and history.ended.verdict == "diverged":
+                continue  # it has no drop either
             points = [100 * event.accuracy for event in history.evaluated if event.accuracy is not None]
             after = points[len(points) // 2 - 1] - points[-1]
             findings.number("overfitting after epoch 10", name, after, seed=seed, unit="points")

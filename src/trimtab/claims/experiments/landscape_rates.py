@@ -96,9 +96,9 @@ def enter_losses(findings: Findings, network: str, runs: enter.Runs) -> None:
         for seed in sorted(seeds):
             decades = decades_near_the_best({lr: each[seed] for lr, each in found.items()})
             findings.number("decades of rates near the best loss", case, decades, seed=seed, unit="factor")
+            away = steps_from(PRINTED[network], grid[NEAR_THE_PRINTED], {lr: each[seed] for lr, each in found.items()})
+            findings.number("factors of three from the printed rate", case, away, seed=seed, unit="factor")
         means = {lr: fmean(each.values()) for lr, each in found.items()}
-        away = steps_from(PRINTED[network], grid[NEAR_THE_PRINTED], means)
-        findings.number("factors of three from the printed rate", case, away)
         lines = [[lr, means[lr], min(each.values()), max(each.values())] for lr, each in found.items()]
         findings.curve(f"training loss by rate, {network}", method, lines)
 

@@ -209,11 +209,11 @@ def theorems(findings: Findings, context: Context) -> None:
     """Sec. 4, App. C and Alg. 1."""
 
     def forms(function: Callable[..., Sides], *names: int) -> dict[Form, Callable[[np.random.Generator], Sides]]:
-        """Both forms of a theorem on drawn slopes; `names` picks its arguments from (y, γ, g, H, λ = 1)."""
+        """Both forms of a theorem on drawn slopes; `names` picks its arguments from (y, γ, g, H, λ)."""
 
         def of(form: Form) -> Callable[[np.random.Generator], Sides]:
             def statement(rng: np.random.Generator) -> Sides:
-                given: tuple[Any, ...] = (*drawn_slopes(rng), 1.0)
+                given: tuple[Any, ...] = (*drawn_slopes(rng), float(rng.uniform(0.3, 3)))
                 return function(*(given[i] for i in names), form=form)
 
             return statement
