@@ -50,6 +50,13 @@ class TestIntervals:
         assert np.mean(above) == pytest.approx(chance_of_agreeing(seeds), abs=0.02)
 
 
+class TestRounding:
+    def test_a_factor_that_is_just_reached(self) -> None:
+        assert 0.3 < 3 * 0.1
+        assert states("m: a ≥ 3 × b", [0.3, 0.3], [0.1, 0.1], unit="factor") == ["met"]
+        assert states("m: a ≥ 3 × b", [0.2999999, 0.3], [0.1, 0.1], unit="factor") == ["not met"]
+
+
 class TestDirections:
     @pytest.mark.parametrize(
         ("left", "right", "expected"),

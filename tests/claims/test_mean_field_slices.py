@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.claims.helpers import recorded
 from tests.claims.invented_runs import history
 from trimtab.claims.experiments import mean_field_slices
 from trimtab.claims.experiments.mean_field_slices import Slice, explore, predictions
@@ -13,6 +14,8 @@ from trimtab.claims.experiments.mean_field_sweeps import Map, enter_map
 from trimtab.claims.experiments.mean_field_training import changes, early_loss, falls
 from trimtab.claims.experiments.registry import Context
 from trimtab.claims.findings import Findings
+from trimtab.claims.judging import judge_part
+from trimtab.claims.part import Part
 from trimtab.records import Restart
 from trimtab.records.events import Probed
 
@@ -93,6 +96,16 @@ def test_a_map_says_how_far_the_boundary_is_from_theory():
     assert numbers["rank correlation of γ and test loss"]["all"]["101"] == pytest.approx(1.0)
     assert numbers["η_c"]["bn"]["all"] == 1.0 and numbers["η_c"]["vanilla"]["all"] == 0.1
     assert numbers["lowest test loss"]["bn"]["101"] == 0.5 and numbers["lowest test loss"]["vanilla"]["101"] == 4.0
+
+
+def test_a_network_that_never_explodes_has_no_largest_rate():
+    """It is larger than all that were tried, and the claim on larger rates with BN is judged."""
+    predicted = {"paper": 0.1, "exact": 0.1, "train": 0.1}
+    slices = tuple(Slice(gamma, {0.1: ended(gamma), 0.2: ended(gamma)}, predicted) for gamma in (0.5, 1.0, 3.0))
+    findings = Findings()
+    enter_map(findings, Map(slices, Slice(2.0, {0.1: ended(4.0), 0.2: ended(None)}, predicted)), (101,))
+    assert findings.numbers["η_c"] == {"bn": {"all": math.inf}, "vanilla": {"all": 0.2}}
+    assert [one.state for one in judge_part(Part.parse("η_c: bn ≥ 2 × vanilla"), recorded(findings))] == ["met"]
 
 
 def test_changes_along_a_training():

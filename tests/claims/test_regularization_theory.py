@@ -214,3 +214,19 @@ def test_overtraining_compares_load_one_with_the_nearest_other(context: Context)
     assert len(means) == 5 and all(len(values) == 10 for values in found.values())
     del means["α=1"]
     assert np.mean(list(found["smallest-of-the-others"].values())) == pytest.approx(min(means.values()))
+
+
+def test_the_first_eigenvalue_is_looked_at_in_the_jacobian_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng
+    assert rates.first_is_negative(rng(1), "relu")
+    monkeypatch.setattr(rates, "jacobian", lambda *_, **__: np.eye(3))
+    assert not rates.first_is_negative(rng(1), "relu")
+
+
+def test_gamma_rises_with_the_batch_with_real_batch_norm_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = Findings()
+    monkeypatch.setattr(dynamics, "optimal_scale", lambda m: (1.0, 1.0, 0.9 - 0.001 * m))
+    dynamics.batch_sizes(findings)
+    check = findings.checks["scale-rises-with-batch"]
+    assert (check.draws, check.holds) == (12, 6) and check.counterexample is not None
+    assert check.counterexample["case"] == "real BN, M = 8 to 16"

@@ -3,15 +3,19 @@
 A function takes the part that names it and the record of the experiment, and returns what came out.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 
+from trimtab.claims.errata import ERRATA
 from trimtab.claims.intervals import Interval, paired
 from trimtab.claims.judging import ENOUGH_WITH_ONE_SEED, MOST_SEEDS, Outcome, State, judge_part
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
 from trimtab.claims.verdict import PartFunction
 
-FUNCTIONS: dict[str, PartFunction] = {}
+FUNCTIONS: dict[str, PartFunction] = {f"erratum-{name}": erratum for name, erratum in ERRATA.items()}
 
 
 def part_function(function: PartFunction) -> PartFunction:
@@ -139,3 +143,55 @@ def gaps_of_parts_differ(part: Part, record: Record) -> Outcome:
     open_still = interval.mean != 0 and interval.seeds < MOST_SEEDS
     state: State = "met" if surely else "undecided" if open_still else "not met"
     return Outcome(part, state, f"{sentence}, {interval.seeds} {'seed' if interval.seeds == 1 else 'seeds'}", interval)
+
+
+# ---- meanfield -------------------------------------------------------------------------------------------------------
+
+
+def _near(form: str, low: float, high: float, is_judged: Callable[[str], bool]) -> PartFunction:
+    """Whether λ_max by theory is so near to that of drawn networks, with the interval of their mean, in each setting.
+
+    Args:
+        form: The theory: `printed` or `exact`.
+        low: The lowest that predicted over measured may be.
+        high: The highest.
+        is_judged: Which settings are looked at: `γ=1`, ..., `vanilla`.
+    """
+
+    def near(part: Part, record: Record) -> Outcome:
+        drawn, ratios = record.numbers.get("largest eigenvalue", {}), record.numbers.get("predicted over measured", {})
+        found: dict[str, Interval] = {}
+        for setting, ratio in ratios.get(form, {}).items():
+            values = list(drawn.get(f"drawn-{setting}", {}).values())
+            if values and is_judged(setting):
+                mean, measured = fmean(values), Interval.of(values)
+                ends = ratio * mean / measured.high, ratio * mean / measured.low
+                found[setting] = Interval(ratio, *ends, measured.seeds)
+        if not found:
+            return Outcome(part, "not run", f"the record of {record.experiment} has no λ_max by {form} theory")
+
+        def away(setting: str) -> float:
+            one = found[setting]
+            return max(math.log(one.high / high), math.log(low / one.low))
+
+        surely = all(low <= one.low and one.high <= high and one.seeds > 1 for one in found.values())
+        inside = all(low <= one.mean <= high for one in found.values())
+        more = min(one.seeds for one in found.values()) < MOST_SEEDS
+        state: State = "met" if surely else "undecided" if inside and more else "not met"
+        farthest = max(found, key=away)
+        one = found[farthest]
+        sentence = f"farthest of {len(found)} settings: {one.mean:.4g} ({one.low:.3g} to {one.high:.3g}) at {farthest}"
+        return Outcome(part, state, f"{sentence}, {one.seeds} draws", one)
+
+    return near
+
+
+def _everywhere(setting: str) -> bool:
+    return True
+
+
+FUNCTIONS["printed_theory_near"] = _near("printed", 0.8, 1.25, _everywhere)
+FUNCTIONS["exact_theory_near"] = _near("exact", 0.8, 1.25, _everywhere)
+FUNCTIONS["exact_theory_within_a_tenth"] = _near(
+    "exact", 0.9, 1.1, lambda setting: setting in ("γ=0.5", "γ=1", "γ=2", "γ=3")
+)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from trimtab.claims.intervals import Interval, chance_of_agreeing, paired
 from trimtab.claims.part import Part
-from trimtab.claims.record import Record
+from trimtab.claims.record import Record, rounded
 
 State = Literal["met", "not met", "undecided", "not applicable", "not run"]
 
@@ -69,7 +69,8 @@ def judge_part(part: Part, record: Record) -> list[Outcome]:
         left, right = paired(measure[part.case], measure[part.other])
         if not left:
             return [Outcome(part, "not run", f"{part.case} and {part.other} have no seed in common")]
-    return _compared(part, record, left, [part.factor * value + part.offset for value in right])
+    # Rounded: 3 × 0.1 is 0.30000000000000004, which 0.3 would be below.
+    return _compared(part, record, left, [rounded(part.factor * value + part.offset, 12) for value in right])
 
 
 def _of_check(part: Part, record: Record) -> Outcome:

@@ -1,5 +1,6 @@
 """What the experiments with the convolutional network of the regularization paper (its Sec. 5) share."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -75,7 +76,8 @@ def lab(findings: Findings, context: Context) -> Lab:
     cases = {f"{method} {rate:g}": {"method": method, "lr": rate} for rate in PER_64 for method in ("vanilla", "bn")}
     trained = train_cases(replace(context, work=context.work.parent / "regcnn-rate"), cases, settings, (TUNING_SEED,))
     losses = {
-        name: run_numbers(case.runs[TUNING_SEED], 1 / dataset.classes).tloss or 0.0 for name, case in trained.items()
+        name: math.inf if (loss := run_numbers(case.runs[TUNING_SEED], 1 / dataset.classes).tloss) is None else loss
+        for name, case in trained.items()
     }
     sums = {rate: losses[f"vanilla {rate:g}"] + losses[f"bn {rate:g}"] for rate in PER_64}
     chosen = min(PER_64, key=lambda rate: sums[rate])

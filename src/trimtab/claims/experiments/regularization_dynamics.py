@@ -119,15 +119,20 @@ def overlaps(findings: Findings) -> None:
 
 
 def batch_sizes(findings: Findings) -> None:
-    """Sec. 3.3: γ₀ over the batch size, with ζ = 3/(8M) of ReLU by Theorem 1."""
+    """Sec. 3.3: γ₀ over the batch size, with ζ = 3/(8M) of ReLU by Theorem 1; γ/γ* of a linear unit with real BN."""
     scales = {m: fixed_point(zeta=3 / (8 * m)).gamma for m in SIZES}
-    rising = {f"M = {m} to {2 * m}": scales[m] < scales[2 * m] for m in SIZES[:-1]}
+    real = {m: optimal_scale(m)[2] for m in SIZES}
+    rising = {
+        f"{which}M = {m} to {2 * m}": several[m] < several[2 * m]
+        for which, several in (("", scales), ("real BN, ", real))
+        for m in SIZES[:-1]
+    }
     check_cases(findings, "scale-rises-with-batch", rising)
     findings.curve("γ₀ over M", "ReLU, by ζ(M)", list(scales.items()))
-    findings.curve("γ₀ over M", "linear unit with real BN", [(m, optimal_scale(m)[2]) for m in SIZES])
+    findings.curve("γ₀ over M", "linear unit with real BN", list(real.items()))
     for m in (8, 512):
         findings.number("γ₀", f"M={m}", scales[m])
-        findings.number("γ/γ* of a linear unit with real BN", f"M={m}", optimal_scale(m)[2])
+        findings.number("γ/γ* of a linear unit with real BN", f"M={m}", real[m])
 
 
 @experiment("reg-dynamics", "Update rules, averages and order parameters of a teacher and a student", small=2)

@@ -31,9 +31,11 @@ def eigenvalues(rng: np.random.Generator, zeta: float) -> Sides:
 
 
 def first_is_negative(rng: np.random.Generator, activation: str) -> bool:
-    """λ_Q < 0."""
+    """λ_Q < 0: by the paper's formula, and by the derivative of γ's rate by γ, which can fail."""
     eta, zeta = drawn(rng)
-    return stability(eta, zeta=zeta, activation=activation).paper.lambda_gamma < 0
+    found = stability(eta, zeta=zeta, activation=activation)
+    matrix = jacobian(found.fixed_point, eta, zeta=zeta, activation=activation)
+    return bool(found.paper.lambda_gamma < 0 and matrix[0, 0] < 0)
 
 
 def signs_agree(rng: np.random.Generator, activation: str) -> bool:
