@@ -58,10 +58,7 @@ ERRATA: dict[str, Erratum] = {
     # bnp
     "bnp-thm1": _checks("contraction-any-rate", "contraction-small-rate"),
     "bnp-sec33": _checks("gain-printed", "gain-corrected"),
-    "bnp-prop5": Erratum(
-        ("norm: gaussian ≤ 3", "norm: rare-large ≤ 3"),
-        ("norm over fourth moment: gaussian ≤ 3", "norm over fourth moment: rare-large ≤ 3"),
-    ),
+    "bnp-prop5": Erratum(("norm: all ≤ 3",), ("norm over fourth moment: all ≤ 3",)),
     "bnp-prop6": _checks("bnp-count-printed", "bnp-count-corrected"),
     "bnp-bn-count": _checks("bn-count-printed", "bn-count-corrected"),
     "bnp-bn-dearer": _checks("bn-dearer-printed", "bn-dearer-corrected"),
