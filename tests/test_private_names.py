@@ -12,7 +12,7 @@ from torch import nn
 SOURCE = Path(__file__).parents[1] / "src" / "trimtab"
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "_torch.py"]
 
-DOCUMENTED = {"os._exit", "sys._getframe", "sys._current_frames"}
+DOCUMENTED = {"os._exit", "sys._getframe", "sys._current_frames", "_thread"}
 """Names of the standard library that begin with an underscore and are documented."""
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
@@ -83,7 +83,7 @@ def private_names(tree: ast.Module, classes: Classes) -> Iterator[tuple[int, str
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             if module.split(".")[0] != "trimtab":
                 parts = [part for alias in node.names for part in [*module.split("."), *alias.name.split(".")]]
-                if any(map(is_private, parts)):
+                if any(is_private(part) and part not in DOCUMENTED for part in parts):
                     yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr"):
             if isinstance(name := node.args[1], ast.Constant) and is_private(str(name.value)):

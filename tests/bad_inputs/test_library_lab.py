@@ -161,7 +161,7 @@ ROWS: list[Row] = [
         ValueError,
         "inputs must be ",
     ),
-    (lambda: predict(nn.ReLU(), (3,)), ValueError, "no Linear or Conv layer between input and output"),
+    (lambda: predict(nn.ReLU(), (3,)), ValueError, "The model has no parameter that is trained"),
     # probes
     (lambda: Landscape(), ValueError, "Give a step_size, or an optimizer"),
     (lambda: Landscape(step_size=0.1, statistics="foo"), ValueError, "statistics must be one of "),

@@ -14,7 +14,7 @@ from trimtab.claims.experiments import condition_numbers
 from trimtab.claims.experiments.registry import Context
 from trimtab.claims.findings import Findings
 from trimtab.claims.functions import FUNCTIONS
-from trimtab.claims.part import Part
+from trimtab.claims.judging import judge_part
 from trimtab.claims.probed_training import ProbedRun, middle_layer, probe_along, weight_layers
 from trimtab.claims.verdict import judge
 from trimtab.networks import build
@@ -121,9 +121,8 @@ def test_ratios_of_norms_are_those_of_all_layers(probed: None, tmp_path: Path) -
 )
 def test_the_opposite_of_a_clear_improvement(norm: list[float], state: str) -> None:
     kappas = record({"κ in mlp3x100": {"ln": norm, "vanilla": [10.0, 10.0, 10.0]}}, {"κ in mlp3x100": "factor"})
-    part = Part.parse("function ln_not_clearly_smaller")
-    assert FUNCTIONS["ln_not_clearly_smaller"](part, kappas).state == state
-    assert FUNCTIONS["gn_not_clearly_smaller"](part, kappas).state == "not run"
+    of_ln, of_gn, _ = claims()["bnp-sec35-illcond"].parts
+    assert [one.state for part in (of_ln, of_gn) for one in judge_part(part, kappas)] == [state, "not run"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,6 @@ def test_early_or_at_the_end(early: list[float], acc: list[float], state: str) -
         for measure, values in (("early", early), ("acc", acc))
     }
     found = record(numbers, dict.fromkeys(numbers, "points"))
-    part = Part.parse("function bn_ahead_of_stopgrad_fc")
-    outcome = FUNCTIONS["bn_ahead_of_stopgrad_fc"](part, found)
+    (outcome,) = judge_part(claims()["bnp-sec34-full-bn"].parts[0], found)
     assert outcome.state == state
     assert "early, fc at 60: bn" in outcome.sentence

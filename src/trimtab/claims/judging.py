@@ -8,7 +8,7 @@ of three.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal
 
@@ -50,6 +50,8 @@ def judge_part(part: Part, record: Record) -> list[Outcome]:
     """What a record says of a part: one outcome, or two for "slightly", whose size is a part of its own."""
     if part.kind == "check":
         return [_of_check(part, record)]
+    if part.parts:
+        return [_joined(part, [one for each in part.parts for one in judge_part(each, record)])]
     measure = record.numbers.get(part.measure)
     for case in (part.case, part.other):
         if measure is None or (case and case != "chance" and not measure.get(case)):
@@ -71,6 +73,22 @@ def judge_part(part: Part, record: Record) -> list[Outcome]:
             return [Outcome(part, "not run", f"{part.case} and {part.other} have no seed in common")]
     # Rounded: 3 × 0.1 is 0.30000000000000004, which 0.3 would be below.
     return _compared(part, record, left, [rounded(part.factor * value + part.offset, 12) for value in right])
+
+
+_MOST_DECISIVE: dict[str, tuple[State, ...]] = {
+    "all": ("not run", "not met", "undecided", "met", "not applicable"),
+    "any": ("met", "undecided", "not run", "not met", "not applicable"),
+    "not": ("not run", "not met", "undecided", "met", "not applicable"),
+}
+_OPPOSITE: dict[State, State] = {"met": "not met", "not met": "met"}
+
+
+def _joined(part: Part, found: list[Outcome]) -> Outcome:
+    """What came out for several comparisons together, or for the opposite of one."""
+    state = min((one.state for one in found), key=_MOST_DECISIVE[part.kind].index)
+    if part.kind == "not":
+        return replace(found[0], part=part, state=_OPPOSITE.get(state, state), chance=None)
+    return Outcome(part, state, "; ".join(f"{one.part.measure}: {one.sentence}" for one in found))
 
 
 def _of_check(part: Part, record: Record) -> Outcome:

@@ -10,6 +10,9 @@
     drop @ fc-60-mnist: bn < bnp      of another experiment than the claim's own
     check centring                    a statement that was computed on random draws
     claim landscape-thm41             another claim holds
+    all: acc: a > b; loss: a < b      several comparisons that are one part together
+    any: early: a > b; acc: a > b     one of them is enough
+    not: κ: ln ⪡ vanilla              the opposite of a comparison
     function rates_near_printed       a function of `trimtab.claims.functions`
 
 A larger measure is not always a better one: `<` and `>` are about numbers. `≫` and `≪` are "significantly" and "much",
@@ -31,7 +34,9 @@ _COMPARED = re.compile(
 _IN_RANGE = re.compile(rf"{_MEASURE}: (?P<case>{_CASE}) in \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\]")
 _NAMED = re.compile(r"(?P<kind>check|claim|function) (?P<name>[\w-]+)(?: @ (?P<experiment>[\w-]+))?")
 
-Kind = Literal["compare", "range", "check", "claim", "function"]
+_JOINED = re.compile(r"(?P<kind>all|any|not): (?P<parts>.+: .+)")
+
+Kind = Literal["compare", "range", "check", "claim", "function", "all", "any", "not"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Part:
         low: The lower end of the range.
         high: The upper end.
         name: Of the check, the claim or the function.
+        parts: What is joined.
     """
 
     text: str
@@ -69,6 +75,7 @@ class Part:
     low: float = 0.0
     high: float = 0.0
     name: str = ""
+    parts: tuple["Part", ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Part":
@@ -77,6 +84,11 @@ class Part:
         Raises:
             ValueError: If it is none of the forms above.
         """
+        if found := _JOINED.fullmatch(text):
+            parts = tuple(map(cls.parse, found["parts"].split("; ")))
+            if (found["kind"] == "not") != (len(parts) == 1):
+                raise ValueError(f"part {text!r}: 'not' is for one comparison, 'all' and 'any' are for several")
+            return cls(text, found["kind"], parts=parts)  # type: ignore[arg-type]
         if found := _NAMED.fullmatch(text):
             kind: Kind = found["kind"]  # type: ignore[assignment]
             return cls(text, kind, experiment=found["experiment"], name=found["name"])
