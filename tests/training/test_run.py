@@ -13,7 +13,7 @@ import torch
 
 from tests.processes import Command
 from trimtab import cli
-from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, read_events
+from trimtab.records import Evaluated, Resumed, RunEnded, RunStarted, Trained, last_step, read_events
 from trimtab.training import checkpoint
 from trimtab.training.recipes import resolve
 from trimtab.training.run import Run
@@ -94,8 +94,9 @@ def test_killed_at_random_moments(seed: int, uninterrupted: Path, tmp_path: Path
     for kills in range(4):
         process = start(tmp_path, "--checkpoint-seconds", "0", *(["--resume"] if kills else []))
         if kills < 3:
-            process.wait_until((folder / "checkpoint.pt").exists)
-            time.sleep(random_.uniform(0.0, 0.6))  # of about two seconds
+            steps = 359 * random_.uniform(kills, kills + 1) / 4
+            process.wait_until(lambda: (last_step(folder / "events.jsonl") or 0) >= steps)  # noqa: B023 - at once
+            time.sleep(random_.uniform(0.0, 0.01))
             process.send(signal.SIGKILL)
         assert process.end() == (-signal.SIGKILL if kills < 3 else 0)
     assert_same_weights(weights(folder), weights(uninterrupted))
