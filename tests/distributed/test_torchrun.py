@@ -190,9 +190,11 @@ def test_a_process_that_is_killed(rank: int, uninterrupted: Path, tmp_path: Path
         process.wait_until((run / "checkpoint.pt").exists)
         os.kill(process.ranks()[rank], signal.SIGKILL)
         process.end()
-    assert process.statuses == {1, -signal.SIGKILL}
-    assert "another process has ended; go on with: torchrun" in process.sentences[-1]
-    assert len(process.sentences) == 2, process.sentences  # the first one says by which samples noisy-bn normalizes
+    survivor = process.statuses - {-signal.SIGKILL}
+    assert survivor in ({1}, {143})  # torchrun ends it by SIGTERM if it notices first
+    if survivor == {1}:
+        assert "another process has ended; go on with: torchrun" in process.sentences[-1]
+        assert len(process.sentences) == 2, process.sentences  # the first one says by which samples noisy-bn normalizes
     check_going_on(run, uninterrupted)
 
 
