@@ -191,7 +191,7 @@ def test_a_process_that_is_killed(rank: int, uninterrupted: Path, tmp_path: Path
         os.kill(process.ranks()[rank], signal.SIGKILL)
         process.end()
     survivor = process.statuses - {-signal.SIGKILL}
-    assert survivor in ({1}, {143})  # torchrun ends it by SIGTERM if it notices first
+    assert survivor <= {1, 143, -signal.SIGTERM}, process.err  # torchrun ends it by SIGTERM if it notices first
     if survivor == {1}:
         assert "another process has ended; go on with: torchrun" in process.sentences[-1]
         assert len(process.sentences) == 2, process.sentences  # the first one says by which samples noisy-bn normalizes
