@@ -2,11 +2,14 @@
 
     python benchmarks/meanfield_cross.py inputs                                # images of CIFAR-10, to take along
     python benchmarks/meanfield_real.py --device cuda --shard 0/3 --out FILE   # but for what is in cross/real*.jsonl
+    python benchmarks/meanfield_real.py --models resnet18 --networks 8 --out FILE   # and the mean of eight networks
     python benchmarks/meanfield_real.py --table FILE [FILE …]
 
 Models of timm as it makes them, with ten classes, on 64×64 inputs: white noise, and CIFAR-10 at twice its size. Each is
 measured once, with its own weights, in train mode, all outputs; beside it stand the mean of drawn networks and the
-formulas of mean field, with all that each says of what it leaves out.
+formulas of mean field, with all that each says of what it leaves out. What networks are drawn for is the mean over
+fresh ones, so that the ratio to one of them has the difference between networks in it: with `--networks` several are
+measured, each with weights of its own.
 """
 
 import argparse
@@ -41,11 +44,11 @@ LOSSES = ("squared", "cross_entropy")
 SAMPLES, SIZE = 32, 64
 
 
-def make(name: str) -> nn.Module:
+def make(name: str, seed: int = 0) -> nn.Module:
     """A model of timm with fresh weights."""
     import timm
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model: nn.Module = timm.create_model(name, num_classes=10, **MODELS[name])
     return model
 
@@ -79,15 +82,23 @@ def one(name: str, data: str, loss: Any, options: argparse.Namespace) -> dict[st
             spread = None if found.drawn is None else round(found.drawn.spread, 3)
             record |= {"draws": draws, "spread": spread, "unseen": found.unseen}
             record |= {"formulas": found.predicted, "formulas_unseen": found.formulas_unseen}
+    if options.networks > 1 and "measured" in record:
+        others = (make(name, seed).to(options.device) for seed in range(1, options.networks))
+        found = [trimtab.predict(other, x.shape[1:], inputs=x, loss=loss, measure=True) for other in others]
+        record["networks"] = [record["measured"], *(each.lambda_max for each in found)]
     return record
 
 
 def table(paths: list[Path]) -> None:
     """Ratios to what was measured, and in brackets how many sentences say what is left out."""
+    rows = sorted(read(paths), key=lambda row: (list(MODELS).index(row["model"]), row["data"], row["loss"]))
+    if all("networks" in row for row in rows):
+        table_of_means(rows)
+        return
     print("| model | data | loss | measured | drawn networks ÷ measured | spread | formulas ÷ measured |")
     print("|---|---|---|---|---|---|---|")
     sentences: dict[str, list[str]] = {}
-    for row in sorted(read(paths), key=lambda row: (list(MODELS).index(row["model"]), row["data"], row["loss"])):
+    for row in rows:
         if "measured" not in row or "predicted" not in row:
             error = row.get("measured_error") or row.get("predicted_error")
             print(f"| {row['model']} | {row['data']} | {row['loss']} | {error} | – | – | – |")
@@ -105,6 +116,19 @@ def table(paths: list[Path]) -> None:
         print(f"\n{model}: " + " ".join(said))
 
 
+def table_of_means(rows: list[dict[str, Any]]) -> None:
+    """The mean over networks with fresh weights, its standard error, and the mean of drawn networks beside it."""
+    print("| model | data | loss | networks | mean | standard error | first ÷ mean | drawn networks ÷ mean |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        values = np.array(row["networks"])
+        mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
+        drawn = f"{row['predicted'] / mean:.2f}" if row.get("draws") else "–"
+        drawn += f" ({len(row['unseen'])})" if row.get("draws") and row["unseen"] else ""
+        about = f"{row['model']} | {row['data']} | {row['loss'].replace('_', '-')} | {len(values)}"
+        print(f"| {about} | {mean:.4g} | {100 * error / mean:.0f} % | {values[0] / mean:.2f} | {drawn} |")
+
+
 def main() -> None:
     """Measure, or print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,6 +137,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("cross"))
     parser.add_argument("--out", type=Path, default=Path("cross/real.jsonl"))
     parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--networks", type=int, default=1, help="so many fresh networks are measured")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     if options.table:
@@ -121,7 +147,7 @@ def main() -> None:
     number, count = map(int, options.shard.split("/"))
     begin = time.perf_counter()
     done = {(one["model"], one["data"], one["loss"]) for one in read(sorted(options.folder.glob("real*.jsonl")))}
-    for name in list(MODELS)[number::count]:
+    for name in options.models[number::count]:
         for data in ("white", "cifar10"):
             for loss in LOSSES:
                 if (name, data, loss) in done:
