@@ -46,7 +46,7 @@ def test_documents_have_these_verdicts(name: str) -> None:
     assert written == computed, f"{name} is not what the records say; renew it by `{REPORT}`"
 
 
-@pytest.mark.parametrize("folder", ["declarations", "results", "pages"])
+@pytest.mark.parametrize("folder", ["declarations", "results", "pages", "earlier"])
 def test_data_are_in_the_package(folder: str) -> None:
     inside = {path.name for path in (files("trimtab.claims") / folder).iterdir()}
     assert {path.name for path in (RESULTS.parent / folder).iterdir() if path.is_file()} <= inside

@@ -5,6 +5,7 @@ from importlib.resources import files
 from itertools import groupby
 
 from trimtab.claims.claim import KINDS
+from trimtab.claims.pages.figures import figures
 from trimtab.claims.pages.html_blocks import block_section
 from trimtab.claims.pages.markdown import HOW_TO_READ
 from trimtab.claims.pages.summary import PAPERS, Judged, JudgedBlock, about_parts, counts, parts, reasons
@@ -25,8 +26,9 @@ def page(blocks: Sequence[JudgedBlock]) -> str:
         *_not_run(rows),
         _filters(rows),
     ]
+    drawn = figures(blocks)
     for paper, several in groupby(blocks, key=lambda block: block.block.paper):
-        sections = [block_section(block) for block in several]
+        sections = [block_section(block, drawn[block.block.number]) for block in several]
         body.append(
             element("section", element("h2", paper), element("p", PAPERS[paper]), *sections, class_="group", id=paper)
         )

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from trimtab.claims.claim import KINDS, Claim
 from trimtab.claims.judging import Outcome
+from trimtab.claims.pages.earlier import EarlierRun, earlier_in
+from trimtab.claims.pages.figures import PaperFigure
 from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, verdict_text
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
@@ -17,7 +19,7 @@ CLASSES = {"holds": "holds", "holds in part": "in-part", "does not hold": "fails
 CLASSES_OF_PARTS = {"met": "holds", "not met": "fails", "undecided": "undecided"}
 
 
-def block_section(block: JudgedBlock) -> Markup:
+def block_section(block: JudgedBlock, figures: Sequence[PaperFigure]) -> Markup:
     """A block."""
     about = block.block
     records = block.records
@@ -25,7 +27,8 @@ def block_section(block: JudgedBlock) -> Markup:
         "section",
         element("h3", f"{about.number} {about.title}", id=f"block-{about.number}"),
         element("p", with_code(about.conditions), class_="conditions"),
-        *_figures(records, about.number),
+        *(_figure(figure) for figure in figures),
+        *(_earlier(run) for run in earlier_in(block)),
         *(_claim(row) for row in block.rows),
         *([folded(f"Experiments ({len(records)})", _experiments(records))] if records else []),
         class_="block",
@@ -38,21 +41,25 @@ def with_code(words: str) -> Markup:
     return Markup("".join(element("code", piece) if i % 2 else text(piece) for i, piece in enumerate(pieces)))
 
 
-def _figures(records: Sequence[Record], number: str) -> list[Markup]:
-    """Each panel of the figure, of each experiment at its largest size."""
-    largest: dict[str, Record] = {}
-    for record in records:
-        largest.setdefault(record.experiment, record)
-    cards: list[Markup] = []
-    for record in largest.values():
-        for panel, lines in record.curves.items():
-            name = f"{slug(number)}-{slug(record.experiment)}-{slug(panel)}-{len(cards)}"
-            where = f"{record.experiment}, size {record.size}"
-            told = [where, *([record.neighbour] if record.neighbour else [])]
-            image = lines_image(name, panel, lines, where)
-            caption = element("figcaption", "; ".join(told) + ". Median and range over seeds.")
-            cards.append(element("figure", image, caption, class_="card"))
-    return [element("div", *cards, class_="cards")] if cards else []
+def _figure(figure: PaperFigure) -> Markup:
+    """A figure; its panels are cards, beside each other as far as there is room."""
+    cards = []
+    for number, placed in enumerate(figure.panels):
+        told = element("figcaption", f"{placed.source}." + (" Median and range over seeds." if placed.record else ""))
+        image = lines_image(f"{slug(figure.name)}-{number}", placed.panel, placed.source)
+        cards.append(element("figure", image, told, class_="card"))
+    return element("div", element("h4", figure.title), element("div", *cards, class_="cards"), class_="figure")
+
+
+def _earlier(run: EarlierRun) -> Markup:
+    """An earlier run, beside the claims it is about."""
+    return element(
+        "div",
+        element("p", run.sentence),
+        table(run.head, run.rows, run.title),
+        element("p", element("code", run.command), f"; {run.about_it}.", class_="note"),
+        class_="earlier",
+    )
 
 
 def _claim(row: Judged) -> Markup:
