@@ -43,7 +43,7 @@ def test_what_is_not_finite_is_a_gap() -> None:
 def test_a_line_of_which_nothing_can_be_drawn_says_so() -> None:
     figure = draw_lines("loss", {"bn": [[1, 2], [2, 3]], "vanilla": [[1, math.inf], [2, math.inf]]})
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["bn", "vanilla (not finite)"]
+    assert [text.get_text() for text in legend.get_texts()] == ["bn", "vanilla (no finite number)"]
 
 
 @pytest.mark.parametrize(

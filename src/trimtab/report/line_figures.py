@@ -68,7 +68,9 @@ class LinePanel:
         y, *x = re.split(r" (?:over|against|by) (?:the )?", panel, maxsplit=1)
         accuracy = y.startswith(("accuracy", "training accuracy"))
         of_x = x[0] if x else "epochs" if y.startswith("accuracy") else ""
-        return cls(panel[:1].upper() + panel[1:], lines, of_x, f"{y} in %" if accuracy else y)
+        return cls(
+            panel[:1].upper() + panel[1:] if panel[:1].isascii() else panel, lines, of_x, f"{y} in %" if accuracy else y
+        )
 
 
 def lines_image(name: str, panel: LinePanel, where: str = "") -> Markup:
@@ -91,7 +93,9 @@ def draw_panels(panels: Sequence[LinePanel], title: str = "") -> Figure:
     """
     names = list(dict.fromkeys(line for panel in panels for line in panel.lines))
     looks = method_styles(names)
-    labels = {name: name if any(map(_finite, _all_points(panels, name))) else f"{name} (not finite)" for name in names}
+    labels = {
+        name: name if any(map(_finite, _all_points(panels, name))) else f"{name} (no finite number)" for name in names
+    }
     alone = len(panels) == 1
     columns = min(len(panels), COLUMNS if len(panels) != 4 else 2)
     rows = -(-len(panels) // columns)

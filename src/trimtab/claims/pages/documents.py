@@ -16,7 +16,7 @@ from trimtab.claims.pages.markdown import (
     numbers_of,
 )
 from trimtab.claims.pages.pictures import digest, digest_in, picture
-from trimtab.claims.pages.summary import PAPERS, Judged, JudgedBlock, about_parts, parts
+from trimtab.claims.pages.summary import PAPERS, Judged, JudgedBlock, about_parts, parts, place_of
 from trimtab.claims.record import Record
 from trimtab.claims.verdict import VERDICTS
 from trimtab.records import whole_file
@@ -63,7 +63,7 @@ def _block(block: JudgedBlock, figures: Sequence[PaperFigure]) -> list[str]:
     about = block.block
     lines = [f"## {about.number} {escaped(about.title)}"]
     for figure in figures:
-        lines += ["", f"![{escaped(figure.title)}]({figure.name}.png)", "", f"*{escaped(figure.caption)}.*"]
+        lines += ["", f"![{escaped(figure.title)}]({figure.name}.png)", "", f"*{escaped(figure.caption)}*"]
     for run in earlier_in(block):
         lines += ["", run.sentence, "", *markdown_table(run.head, run.rows), "", f"`{run.command}`: {run.about_it}."]
     for state in VERDICTS:
@@ -76,7 +76,7 @@ def _block(block: JudgedBlock, figures: Sequence[PaperFigure]) -> list[str]:
 def _claim(row: Judged) -> list[str]:
     """A claim with its numbers and the likely reason, as an entry of a list."""
     claim, best = row.claim, row.best
-    told = [claim.place, f"`{claim.id}`", *([] if row.not_run else [best.size]), *best.flags]
+    told = [place_of(claim), f"`{claim.id}`", *([] if row.not_run else [best.size]), *best.flags]
     told += [f"at size {other.size}: {other.state}" for other in row.others]
     if best.corrected_state:
         told.append(f"corrected form: {best.corrected_state}")

@@ -51,7 +51,7 @@ class EarlierRun:
     @property
     def head(self) -> list[str]:
         """The columns of its table."""
-        return ["test accuracy in % after epoch", *(str(epoch) for epoch in SHOWN)]
+        return ["epoch", *(str(epoch) for epoch in SHOWN)]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -63,7 +63,7 @@ class EarlierRun:
         """What it is, and that it does not count."""
         return (
             f"An earlier run, seen when the criteria were written, not counted in any verdict: {self.title}, "
-            f"seed {self.seed}, one run for each method."
+            f"seed {self.seed}, one run for each method. Test accuracy in %:"
         )
 
     @property

@@ -13,6 +13,8 @@ from trimtab.claims.record import SIZES, Record
 from trimtab.report.formatting import slug
 from trimtab.report.line_figures import LinePanel, Lines
 
+OVER_SEEDS = "Lines are medians over seeds, shades their ranges."
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedPanel:
@@ -22,11 +24,24 @@ class PlacedPanel:
         panel: What is drawn.
         record: Whose curves these are; None: not run, or an earlier run.
         earlier: The earlier run that is drawn, if it is one.
+        shaded: What lines and shades are, where there are shades.
     """
 
     panel: LinePanel
     record: Record | None = None
     earlier: EarlierRun | None = None
+    shaded: str = OVER_SEEDS
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is something to draw; otherwise its experiment has not been run."""
+        return self.record is not None or self.earlier is not None
+
+    @property
+    def shade(self) -> str:
+        """What lines and shades are; empty without shades."""
+        ranges = (len(point) > 3 for points in self.panel.lines.values() for point in points)
+        return self.shaded if any(ranges) else ""
 
     @property
     def source(self) -> str:
@@ -60,12 +75,11 @@ class PaperFigure:
 
     @property
     def caption(self) -> str:
-        """Its title, and where each panel's lines are from."""
+        """Its title, where each panel's lines are from, and what is shaded."""
         sources = list(dict.fromkeys(one.source for one in self.panels))
-        if len(sources) == 1:
-            return f"{self.title} ({sources[0]})"
-        told = "; ".join(f"{one.panel.title}: {one.source}" for one in self.panels)
-        return f"{self.title} ({told})"
+        told = sources[0] if len(sources) == 1 else "; ".join(f"{one.panel.title}: {one.source}" for one in self.panels)
+        shades = dict.fromkeys(one.shade for one in self.panels if one.shade)
+        return " ".join([f"{self.title} ({told}).", *shades])
 
 
 @cache
@@ -125,7 +139,11 @@ def _declared(declared: Mapping[str, Any], records: Mapping[str, Record]) -> Ite
                 over = record.curves.get(panel["over"], {})
                 yield PlacedPanel(_map(panel["title"], lines, over, x, y), record)
             else:
-                yield PlacedPanel(LinePanel(panel["title"], lines, x, y, points=panel.get("points", False)), record)
+                yield PlacedPanel(
+                    LinePanel(panel["title"], lines, x, y, points=panel.get("points", False)),
+                    record,
+                    shaded=panel.get("shaded", OVER_SEEDS),
+                )
         if panel.get("earlier"):
             for run in earlier_runs():
                 if run.experiment == panel["experiment"]:

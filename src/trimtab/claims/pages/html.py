@@ -6,7 +6,7 @@ from itertools import groupby
 
 from trimtab.claims.claim import KINDS
 from trimtab.claims.pages.figures import figures
-from trimtab.claims.pages.html_blocks import block_section
+from trimtab.claims.pages.html_blocks import block_section, with_code
 from trimtab.claims.pages.markdown import HOW_TO_READ
 from trimtab.claims.pages.summary import PAPERS, Judged, JudgedBlock, about_parts, counts, parts, reasons
 from trimtab.claims.verdict import VERDICTS
@@ -50,7 +50,7 @@ def _bill(rows: Sequence[Judged]) -> Markup:
 
 def _not_run(rows: Sequence[Judged]) -> list[Markup]:
     told = [
-        [reason, str(number), ", ".join(f"{name} ({times})" for name, times in where.items())]
+        [with_code(reason), str(number), ", ".join(f"{name} ({times})" for name, times in where.items())]
         for reason, number, where in reasons(rows)
     ]
     if not told:

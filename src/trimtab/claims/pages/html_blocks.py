@@ -7,7 +7,7 @@ from trimtab.claims.claim import KINDS, Claim
 from trimtab.claims.judging import Outcome
 from trimtab.claims.pages.earlier import EarlierRun, earlier_in
 from trimtab.claims.pages.figures import PaperFigure
-from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, verdict_text
+from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, place_of, verdict_text
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
 from trimtab.claims.verdict import Verdict
@@ -26,13 +26,17 @@ def block_section(block: JudgedBlock, figures: Sequence[PaperFigure]) -> Markup:
     return element(
         "section",
         element("h3", f"{about.number} {about.title}", id=f"block-{about.number}"),
-        element("p", with_code(about.conditions), class_="conditions"),
         *(_figure(figure) for figure in figures),
+        *([folded("Data, settings, sizes", _conditions(about.conditions))] if about.conditions else []),
         *(_earlier(run) for run in earlier_in(block)),
         *(_claim(row) for row in block.rows),
         *([folded(f"Experiments ({len(records)})", _experiments(records))] if records else []),
         class_="block",
     )
+
+
+def _conditions(words: str) -> Markup:
+    return element("p", with_code(words), class_="conditions")
 
 
 def with_code(words: str) -> Markup:
@@ -43,12 +47,18 @@ def with_code(words: str) -> Markup:
 
 def _figure(figure: PaperFigure) -> Markup:
     """A figure; its panels are cards, beside each other as far as there is room."""
+    shown = [placed for placed in figure.panels if placed.is_drawn]
+    captions = [" ".join(filter(None, [f"{placed.source}.", placed.shade])) for placed in shown]
+    common = captions[0] if len(set(captions)) == 1 else ""
     cards = []
-    for number, placed in enumerate(figure.panels):
-        told = element("figcaption", f"{placed.source}." + (" Median and range over seeds." if placed.record else ""))
+    for number, (placed, caption) in enumerate(zip(shown, captions, strict=True)):
         image = lines_image(f"{slug(figure.name)}-{number}", placed.panel, placed.source)
-        cards.append(element("figure", image, told, class_="card"))
-    return element("div", element("h4", figure.title), element("div", *cards, class_="cards"), class_="figure")
+        told = [] if common else [element("figcaption", caption)]
+        cards.append(element("figure", image, *told, class_="card"))
+    missing = ", ".join(placed.panel.title for placed in figure.panels if not placed.is_drawn)
+    notes = [common, f"Not run: {missing}." if missing else ""]
+    below = [element("p", note, class_="note") for note in notes if note]
+    return element("div", element("h4", figure.title), element("div", *cards, class_="cards"), *below, class_="figure")
 
 
 def _earlier(run: EarlierRun) -> Markup:
@@ -67,7 +77,7 @@ def _claim(row: Judged) -> Markup:
     above = element(
         "summary",
         element("span", verdict_text(best), class_=f"state {CLASSES.get(best.state, 'nothing')}"),
-        element("span", with_code(claim.statement), " ", element("small", claim.place)),
+        element("span", with_code(claim.statement), " ", element("small", place_of(claim))),
     )
     verdicts = [part for verdict in (best, *row.others) for part in _verdict(claim, verdict, several=bool(row.others))]
     content = element("div", _facts(claim), *verdicts, *_superseded(claim))
@@ -80,7 +90,7 @@ def _facts(claim: Claim) -> Markup:
     """What the claim is, and when it is met."""
     facts: list[tuple[str, object]] = [
         ("claim", element("code", claim.id)),
-        ("place", f"{claim.paper}, {claim.place}"),
+        ("place", f"{claim.paper}, {place_of(claim)}"),
         ("kind", KINDS[claim.kind]),
         ("met if", with_code(claim.criterion)),
     ]

@@ -15,6 +15,7 @@ from trimtab.claims.pages.summary import (
     counterexample,
     counts,
     parts,
+    place_of,
     reasons,
     verdict_text,
 )
@@ -96,13 +97,12 @@ def _block(block: JudgedBlock) -> list[str]:
     records = block.records
     lines += ["", *(about_experiment(record) for record in records)] if records else []
     for run in earlier_in(block):
-        ends = ", ".join(f"{method} {ys[-1]:.2f}" for method, ys in run.accuracy.items())
-        lines += ["", f"{run.sentence} Accuracy at the end: {ends}. `{run.command}`, {run.about_it}."]
+        lines += ["", run.sentence, "", *markdown_table(run.head, run.rows), "", f"`{run.command}`: {run.about_it}."]
     return lines
 
 
 def _name(row: Judged) -> str:
-    return f"`{row.claim.id}`<br>{escaped(row.claim.place)}"
+    return f"`{row.claim.id}`<br>{escaped(place_of(row.claim))}"
 
 
 def _verdict(row: Judged) -> str:

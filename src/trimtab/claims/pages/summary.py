@@ -212,6 +212,11 @@ def verdict_text(verdict: Verdict) -> str:
     return f"{verdict.state} ({verdict.size}){flags}"
 
 
+def place_of(claim: Claim) -> str:
+    """Where it is in the paper; a bare number is a section."""
+    return f"Sec. {claim.place}" if claim.place[:1].isdigit() else claim.place
+
+
 def counterexample(outcome: Outcome, records: Mapping[str, Record], default: str | None) -> str:
     """The first draw that violates the check of a part; empty if there is none."""
     name = outcome.part.experiment or default
