@@ -94,16 +94,21 @@ def test_a_claim_counts_for_its_own_paper() -> None:
     assert next(count for count in counts(rows_of(ledger())) if count.paper == "trimtab").claims == 1
 
 
-def test_parts_met_by_chance() -> None:
+def test_parts_met_and_failed_by_chance() -> None:
     # better: two directions met, its size not applicable; worse: one not met; partly: one met, one not; nasty: one met.
     # All with three seeds, so that each would be met with probability 1/8. Checks are no directions.
     found = parts(rows_of(ledger(*RECORDS)))
-    assert found == Parts({"met": 5, "not met": 3, "not applicable": 1}, 6, 4, pytest.approx(6 / 8))
-    assert "4 are met, and 0.8 would be expected" in about_parts(found)
+    # The two that are not met have all seeds on the other side.
+    states = {"met": 5, "not met": 3, "not applicable": 1}
+    assert found == Parts(states, 6, 4, 2, 2, pytest.approx(6 / 8), pytest.approx(6 / 2))
+    told = about_parts(found)
+    assert "4 are met; if no case differed from another, 0.8 at most would be expected to be." in told
+    assert "2 are not met, 2 of them with the whole interval on the other side; by chance alone 3.0 at least" in told
+    assert "not to be met, 0.8 at most of them so clearly." in told
     more = replace(
         RECORDS[0], numbers={"acc": numbers(bn=[98.0, 98.1, 98.2, 98.1, 98.0], ln=[97.0, 97.2, 97.1, 97.0, 97.1])}
     )
-    assert parts(rows_of(ledger(more))).by_chance == pytest.approx(6 * chance_of_agreeing(5))
+    assert parts(rows_of(ledger(more))).met_by_chance == pytest.approx(6 * chance_of_agreeing(5))
 
 
 def test_without_records_nothing_is_run() -> None:
