@@ -15,7 +15,7 @@ from trimtab.claims.functions import FUNCTIONS
 from trimtab.claims.intervals import chance_of_agreeing
 from trimtab.claims.pages import Judged, JudgedBlock, judged_blocks, markdown, readme_block, with_block
 from trimtab.claims.pages.html import page
-from trimtab.claims.pages.markdown import BEGIN, END, bill
+from trimtab.claims.pages.markdown import BEGIN, END, bill, numbers_of
 from trimtab.claims.pages.summary import (
     DERIVED,
     NO_NUMBER,
@@ -24,6 +24,7 @@ from trimtab.claims.pages.summary import (
     about_parts,
     counts,
     parts,
+    place_of,
     reasons,
 )
 from trimtab.claims.record import Record
@@ -139,6 +140,19 @@ def test_a_row_says_all_in_short() -> None:
     assert said.startswith("(a) met: bn 98.1, against 97.1 (ln): +1 (0.9 to 1.1), 3 seeds<br>(b) met: ")
     assert row_of("worse", *RECORDS)[3].endswith("<br>Why: since ln is `worse`")
     assert row_of("nowhere")[2:] == ["**not run**", "CIFAR-100 is not at hand"]
+
+
+def test_why_something_is_not_run_is_said_once() -> None:
+    twice = claim("twice", ["acc: bn > ln", "acc: ln > bn", "acc @ runs: bn > ln"], experiment="never-run")
+    needing = claim("needing", ["acc: bn > ln", "acc @ runs: bn > ln"], experiment="never-run", needs="data")
+    for one, reason in ((twice, "experiment never-run was not run at size small"), (needing, "data")):
+        found = numbers_of(Judged(one, judge(one, "small", Store(*RECORDS), {}, FUNCTIONS)))
+        assert found[0] == reason and len(found) == 2 and "met: bn 98.1, against 97.1 (ln)" in found[1]
+
+
+def test_a_bare_number_is_a_section() -> None:
+    places = {"5": "Sec. 5", "3.1, eq. 5": "Sec. 3.1, eq. 5", "Fig. 3": "Fig. 3", "": ""}
+    assert {place: place_of(claim("one", [], place=place)) for place in places} == places
 
 
 def test_a_counterexample_is_shown() -> None:

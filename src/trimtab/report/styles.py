@@ -124,7 +124,7 @@ _OWN = styles((method, method) for method in _SOLID) | {
 }
 _RATES = {
     "η* paper": Style("vermillion", "v", "-"),
-    "η* exact": Style("ink", "P", "-"),
+    "η* exact": Style("ink", "P", "-", hollow=True),  # its gaps show the paper's, where both are the same
     "η* train": Style("purple", "X", "-"),
     "η* loss": Style("orange", "D", "-"),
     "η_c": Style("green", "o", "-"),

@@ -77,7 +77,8 @@ class PaperFigure:
     def caption(self) -> str:
         """Its title, where each panel's lines are from, and what is shaded."""
         sources = list(dict.fromkeys(one.source for one in self.panels))
-        told = sources[0] if len(sources) == 1 else "; ".join(f"{one.panel.title}: {one.source}" for one in self.panels)
+        named = [one.source if one.earlier else f"{one.panel.title}: {one.source}" for one in self.panels]
+        told = sources[0] if len(sources) == 1 else "; ".join(named)
         shades = dict.fromkeys(one.shade for one in self.panels if one.shade)
         return " ".join([f"{self.title} ({told}).", *shades])
 

@@ -130,9 +130,11 @@ def numbers_of(row: Judged) -> list[str]:
     """A line for each part with its numbers; for what was not run the reason."""
     claim, verdict = row.claim, row.best
     lines = [verdict.reason] if row.not_run else []
+    told = {verdict.reason} if row.not_run else set()
     for outcome in verdict.outcomes:
-        if outcome.state == "not run" and outcome.sentence == verdict.reason:
+        if outcome.state == "not run" and (claim.needs or outcome.sentence in told):
             continue
+        told.add(outcome.sentence)
         label = f"({outcome.part.label}) " if outcome.part.label else ""
         broken = counterexample(outcome, verdict.records, claim.experiment)
         lines.append("; ".join([f"{label}{outcome.state}: {outcome.sentence}", *([broken] if broken else [])]))

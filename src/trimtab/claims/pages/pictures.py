@@ -15,9 +15,9 @@ from trimtab.report.line_figures import draw_panels
 
 LOOK = 1
 """To be raised when figures are drawn in another way, so that all pictures are drawn anew."""
-COLORS = 64
+COLORS = 128
 """Of a picture; lines and their shades need no more."""
-DPI = 110
+DPI = 96
 _KEY = "trimtab"
 
 
@@ -31,7 +31,7 @@ def picture(figure: PaperFigure) -> bytes:
     """A figure as a PNG file; the same bytes every time, with one version of matplotlib."""
     panels = [one.panel for one in figure.panels]
     content = rendered(partial(draw_panels, panels, figure.title), "png", DPI)
-    drawn = Image.open(io.BytesIO(content)).convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
+    drawn = Image.open(io.BytesIO(content)).convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE, kmeans=1)
     about = PngInfo()
     about.add_text(_KEY, digest(figure))
     buffer = io.BytesIO()
