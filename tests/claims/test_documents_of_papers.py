@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.claims.ledger import BLOCKS, NASTY, RECORDS, ledger
+from tests.claims.ledger import BLOCKS, NASTY, RECORDS, ledger, record
 from trimtab import cli
 from trimtab.claims.claim import Block
 from trimtab.claims.pages import judged_blocks, markdown
@@ -126,6 +126,24 @@ def test_pictures_are_drawn_anew_only_if_what_they_show_has_changed(tmp_path: Pa
     assert tmp_path / "runs.png" in write_documents(ledger(changed, RECORDS[1]), tmp_path)
     write_documents(ledger(), tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"another.png"}  # which is not ours
+
+
+def test_of_several_sizes_the_largest_that_has_a_curve_is_drawn() -> None:
+    larger = record("runs", "gpu", units={"acc": "points"}, curves={"accuracy": {"bn": [[1.0, 50.0], [2.0, 51.0]]}})
+    larger.numbers |= RECORDS[0].numbers
+    (found,) = figures(ledger(*RECORDS, larger))["1.2"]
+    assert [(placed.panel.title, placed.source.partition(";")[0]) for placed in found.panels] == [
+        ("Accuracy", "runs, size gpu"),
+        ("Loss over steps", "runs, size small"),
+    ]
+    assert found.panels[0].shade == "" and found.panels[0].panel.lines == larger.curves["accuracy"]
+
+
+def test_layers_are_found_by_their_names() -> None:
+    blocks = judged_blocks(RecordStore())
+    drawn = {one.name: one for several in figures(blocks).values() for one in several}
+    titles = [placed.panel.title for placed in drawn["landscape-fig3-linear"].panels]
+    assert titles == ["layer 2", "layer 8", "layer 14", "layer 19", "layer 25"]
 
 
 def test_a_figure_of_a_paper_has_its_panels_in_order() -> None:

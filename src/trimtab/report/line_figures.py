@@ -67,7 +67,8 @@ class LinePanel:
         """A panel whose name says what its axes are: `loss over steps`."""
         y, *x = re.split(r" (?:over|against|by) (?:the )?", panel, maxsplit=1)
         accuracy = y.startswith(("accuracy", "training accuracy"))
-        of_x = x[0] if x else "epochs" if y.startswith("accuracy") else ""
+        by_steps = y.startswith(("training accuracy", "cosine")) or " along the " in y
+        of_x = x[0] if x else "steps" if by_steps else "epochs" if y.startswith("accuracy") else ""
         return cls(
             panel[:1].upper() + panel[1:] if panel[:1].isascii() else panel, lines, of_x, f"{y} in %" if accuracy else y
         )

@@ -1,5 +1,6 @@
 """The figures of the ledger: curves of records, laid out as the papers' figures by `figures.toml`."""
 
+import fnmatch
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from trimtab.claims.record import SIZES, Record
 from trimtab.report.formatting import slug
 from trimtab.report.line_figures import LinePanel, Lines
 
+Curves = Mapping[str, Mapping[str, Record]]
+"""By experiment and curve, the record that has it."""
 OVER_SEEDS = "Lines are medians over seeds, shades their ranges."
 
 
@@ -96,60 +99,63 @@ def figures(blocks: Sequence[JudgedBlock]) -> dict[str, list[PaperFigure]]:
     First those of the papers that have a panel with a record, then all other curves, a figure for each experiment,
     where claims are first judged by it. So each curve is drawn once; of several sizes the largest one is.
     """
-    records = _largest(blocks)
+    curves = _curves(blocks)
     found: dict[str, list[PaperFigure]] = {block.block.number: [] for block in blocks}
     placed: set[tuple[str, str]] = set()
     for declared in layout():
-        panels = tuple(_declared(declared, records))
-        named = {(panel["experiment"], name) for panel in declared["panels"] for name in _curves_of(panel)}
+        panels = tuple(_declared(declared, curves))
         if declared["block"] in found and any(one.record for one in panels):
             found[declared["block"]].append(PaperFigure(declared["name"], declared["title"], panels))
-            placed |= named
+        placed |= {(panel["experiment"], name) for panel in declared["panels"] for name in _named(panel, curves)}
     for block in blocks:
-        for name in dict.fromkeys(record.experiment for record in block.records):
-            left = [panel for panel in records[name].curves if (name, panel) not in placed]
+        for experiment in dict.fromkeys(record.experiment for record in block.records):
+            left = {name: one for name, one in curves[experiment].items() if (experiment, name) not in placed}
             if left:
-                placed |= {(name, panel) for panel in left}
-                found[block.block.number].append(_other(records[name], left))
+                placed |= {(experiment, name) for name in left}
+                found[block.block.number].append(_other(experiment, left))
     return found
 
 
-def _largest(blocks: Sequence[JudgedBlock]) -> dict[str, Record]:
-    """The records by experiment, each at the largest size at which it has curves."""
-    found: dict[str, Record] = {}
+def _curves(blocks: Sequence[JudgedBlock]) -> dict[str, dict[str, Record]]:
+    """By experiment and curve, the record of the largest size that has it."""
+    found: dict[str, dict[str, Record]] = {}
     everything = [record for block in blocks for record in block.records]
-    for record in sorted(everything, key=lambda one: (bool(one.curves), SIZES.index(one.size)), reverse=True):
-        found.setdefault(record.experiment, record)
+    for record in sorted(everything, key=lambda one: SIZES.index(one.size), reverse=True):
+        known = found.setdefault(record.experiment, {})
+        for name in record.curves:
+            known.setdefault(name, record)
     return found
 
 
-def _curves_of(panel: Mapping[str, Any]) -> list[str]:
-    return [panel[key] for key in ("curve", "over") if key in panel]
+def _named(panel: Mapping[str, Any], curves: Curves) -> list[str]:
+    """The curves that a declared panel names."""
+    names = [panel[key] for key in ("curve", "over") if key in panel]
+    known = curves.get(panel["experiment"], {})
+    return [curve for name in names for curve in (fnmatch.filter(known, name) if name.endswith("*") else [name])]
 
 
-def _declared(declared: Mapping[str, Any], records: Mapping[str, Record]) -> Iterator[PlacedPanel]:
+def _declared(declared: Mapping[str, Any], curves: Curves) -> Iterator[PlacedPanel]:
     """The panels of a declared figure; one whose experiment has no record says so, one without a curve is left out."""
     for panel in declared["panels"]:
         x, y = (panel.get(axis, declared.get(axis, "")) for axis in ("x", "y"))
-        record = records.get(panel["experiment"])
-        if record is None:
-            yield PlacedPanel(LinePanel(panel["title"], {}, x, y, empty="not run"))
-        elif panel["curve"] in record.curves:
-            lines = record.curves[panel["curve"]]
-            if "over" in panel:
-                over = record.curves.get(panel["over"], {})
-                yield PlacedPanel(_map(panel["title"], lines, over, x, y), record)
-            else:
-                yield PlacedPanel(
-                    LinePanel(panel["title"], lines, x, y, points=panel.get("points", False)),
-                    record,
-                    shaded=panel.get("shaded", OVER_SEEDS),
-                )
-        if panel.get("earlier"):
-            for run in earlier_runs():
-                if run.experiment == panel["experiment"]:
-                    title = f"earlier run, seed {run.seed}, not counted"
-                    yield PlacedPanel(LinePanel(title, run.lines, x, y), earlier=run)
+        known = curves.get(panel["experiment"])
+        if known is None:
+            yield PlacedPanel(LinePanel(panel.get("title", ""), {}, x, y, empty="not run"))
+            continue
+        over = panel.get("over")
+        for name in _named(panel, curves):
+            if name in known and name != over:
+                record, lines = known[name], known[name].curves[name]
+                title = panel.get("title") or name.removeprefix(panel["curve"].rstrip("*"))
+                if over is not None:
+                    yield PlacedPanel(_map(title, lines, record.curves.get(over, {}), x, y), record)
+                else:
+                    drawn = LinePanel(title, lines, x, y, points=panel.get("points", False))
+                    yield PlacedPanel(drawn, record, shaded=panel.get("shaded", OVER_SEEDS))
+        for run in earlier_runs() if panel.get("earlier") else ():
+            if run.experiment == panel["experiment"]:
+                title = f"earlier run, seed {run.seed}, not counted"
+                yield PlacedPanel(LinePanel(title, run.lines, x, y), earlier=run)
 
 
 def _map(title: str, lines: Lines, over: Lines, x: str, y: str) -> LinePanel:
@@ -160,7 +166,7 @@ def _map(title: str, lines: Lines, over: Lines, x: str, y: str) -> LinePanel:
     return LinePanel(title, turned, x, y, cells=cells, of_cells="test loss")
 
 
-def _other(record: Record, panels: Sequence[str]) -> PaperFigure:
+def _other(experiment: str, records: Mapping[str, Record]) -> PaperFigure:
     """Curves that no figure of a paper has."""
-    named = tuple(PlacedPanel(LinePanel.named(panel, record.curves[panel]), record) for panel in panels)
-    return PaperFigure(slug(record.experiment), f"Beside: {record.experiment}", named)
+    named = tuple(PlacedPanel(LinePanel.named(name, record.curves[name]), record) for name, record in records.items())
+    return PaperFigure(slug(experiment), f"Beside: {experiment}", named)
