@@ -55,7 +55,7 @@ def _figure(figure: PaperFigure) -> Markup:
         image = lines_image(f"{slug(figure.name)}-{number}", placed.panel, placed.source)
         told = [] if common else [element("figcaption", caption)]
         cards.append(element("figure", image, *told, class_="card"))
-    missing = ", ".join(placed.panel.title for placed in figure.panels if not placed.is_drawn)
+    missing = "; ".join(placed.panel.title for placed in figure.panels if not placed.is_drawn)
     notes = [common, f"Not run: {missing}." if missing else ""]
     below = [element("p", note, class_="note") for note in notes if note]
     return element("div", element("h4", figure.title), element("div", *cards, class_="cards"), *below, class_="figure")
