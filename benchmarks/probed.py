@@ -1,6 +1,6 @@
 """What probes found along runs, in medians: python benchmarks/probed.py FOLDER... (of `trimtab probe`).
 
-Prints the tables of docs/results.md.
+Prints tables, a row for each run and part of it.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """β-smoothness by distance along the gradient, without and with BatchNorm: python benchmarks/smoothness.py (minutes).
 
 Trains a network by SGD with each of two methods, two learning rates and three seeds, looks along the gradient of the
-step at hand, and prints the median β at each multiple of the step, as tables for docs/results.md: over all measurements
+step at hand, and prints the median β at each multiple of the step, as tables: over all measurements
 and seeds, and between which values the medians of the single seeds lie. The distance is s·η·‖g‖: a row for s·η, in
 which two learning rates can be compared, stands above. Measured is before each of some steps, the first of them not at
 the start. CIFAR-10 has to be there (TRIMTAB_DATA, or data). --save keeps what was measured, as JSON.

@@ -17,8 +17,8 @@ from trimtab.probe_registry import PROBES
 from trimtab.theory import bounds
 
 ROOT = Path(__file__).parents[1]
-DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
-NAMES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS]
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+NAMES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CLAIMS.md", *DOCS]
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in NAMES}
 
 
@@ -60,6 +60,13 @@ def test_files_are_there(name: str) -> None:
     homes = (ROOT, ROOT / "src", ROOT / "src" / "trimtab")
     for path in paths:
         assert any(next(home.glob(path), None) for home in homes), f"{name} names {path}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_to_files(name: str) -> None:
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", TEXTS[name]):
+        if not link.startswith(("http:", "https:")):
+            assert ((ROOT / name).parent / link).exists(), f"{name} links to {link}"
 
 
 def test_tests_are_there() -> None:

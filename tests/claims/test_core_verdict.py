@@ -7,7 +7,7 @@ import pytest
 
 from tests.claims.helpers import Store, claim, record
 from trimtab.claims.intervals import Interval, chance_of_agreeing
-from trimtab.claims.judging import Outcome, judge_part
+from trimtab.claims.judging import Outcome, chance_of_failing, judge_part
 from trimtab.claims.part import Part
 from trimtab.claims.record import Check
 from trimtab.claims.verdict import judge
@@ -41,13 +41,66 @@ class TestIntervals:
             Interval.of([])
 
     def test_chance(self) -> None:
-        assert [chance_of_agreeing(n) for n in (2, 3, 4)] == [0.25, 0.125, 0.0625]
+        assert [chance_of_agreeing(n) for n in (1, 2, 3, 4)] == [0.0, 0.25, 0.125, 0.0625]
 
     @pytest.mark.parametrize("seeds", [5, 10])
     def test_chance_of_a_bootstrap(self, seeds: int) -> None:
         rng = np.random.default_rng(1)
         above = [Interval.of(rng.normal(size=seeds).tolist()).low > 0 for _ in range(1000)]
         assert np.mean(above) == pytest.approx(chance_of_agreeing(seeds), abs=0.02)
+
+
+class TestChance:
+    """What comes out for two cases that do not differ: simulated, beside what the pages say."""
+
+    DRAWS = 2000
+
+    def judged(self, text: str, seeds: int, draws: int = DRAWS, unit: str = "points") -> list[Outcome]:
+        rng = np.random.default_rng([2, seeds])
+        found = []
+        for _ in range(draws):
+            left, right = np.exp(0.1 * rng.normal(size=(2, seeds))) + 5
+            numbers = {"m": {"a": left.tolist(), "b": right.tolist()}}
+            found.append(judge_part(Part.parse(text), record(numbers, {"m": unit}))[0])
+        return found
+
+    def shares(self, outcomes: list[Outcome]) -> tuple[float, float, float]:
+        """How many are met, not met, and opposed."""
+        told = [(one.state == "met", one.state == "not met", one.opposed) for one in outcomes]
+        met, failed, opposed = np.mean(told, axis=0)
+        return met, failed, opposed
+
+    @pytest.mark.parametrize("seeds", [1, 2, 3, 4])
+    @pytest.mark.parametrize("op", ["m: a > b", "m: a < b"])
+    def test_a_direction(self, op: str, seeds: int) -> None:
+        outcomes = self.judged(op, seeds)
+        met, failed, opposed = self.shares(outcomes)
+        assert outcomes[0].chance == chance_of_agreeing(seeds)
+        assert met == pytest.approx(chance_of_agreeing(seeds), abs=0.03)
+        assert opposed == pytest.approx(chance_of_agreeing(seeds), abs=0.03)
+        assert failed == pytest.approx(chance_of_failing(seeds), abs=0.04) == pytest.approx(0.5, abs=0.04)
+
+    @pytest.mark.parametrize("seeds", [5, 10])
+    def test_a_direction_with_a_bootstrap(self, seeds: int) -> None:
+        met, failed, opposed = self.shares(self.judged("m: a > b", seeds, draws=600))
+        assert met == pytest.approx(chance_of_agreeing(seeds), abs=0.035)
+        assert opposed == pytest.approx(chance_of_agreeing(seeds), abs=0.035)
+        assert failed == pytest.approx(chance_of_failing(seeds), abs=0.06)
+        assert chance_of_failing(seeds) == (0.5 if seeds == 5 else 1 - chance_of_agreeing(10))
+
+    @pytest.mark.parametrize(("text", "unit"), [("m: a ≫ b", "points"), ("m: a ⪡ b", "factor"), ("m: a ≪ b", "loss")])
+    def test_where_a_size_is_asked_for_the_numbers_are_bounds(self, text: str, unit: str) -> None:
+        met, failed, opposed = self.shares(self.judged(text, 3, draws=500, unit=unit))
+        assert met <= chance_of_agreeing(3) + 0.03
+        assert failed >= chance_of_failing(3) - 0.04
+        assert opposed <= chance_of_agreeing(3) + 0.04
+
+    def test_a_real_difference_is_not_opposed(self) -> None:
+        assert [one.opposed for one in (*self.found([3, 4], [1, 2]), *self.found([1, 4], [2, 3]))] == [False, False]
+        assert [one.opposed for one in self.found([1, 2], [3, 4])] == [True]
+
+    def found(self, left: list[float], right: list[float]) -> list[Outcome]:
+        return judge_part(Part.parse("m: a > b"), record({"m": {"a": left, "b": right}}, {"m": "points"}))
 
 
 class TestRounding:

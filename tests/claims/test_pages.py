@@ -15,7 +15,7 @@ from trimtab.claims.functions import FUNCTIONS
 from trimtab.claims.intervals import chance_of_agreeing
 from trimtab.claims.pages import Judged, JudgedBlock, judged_blocks, markdown, readme_block, with_block
 from trimtab.claims.pages.html import page
-from trimtab.claims.pages.markdown import BEGIN, END, bill
+from trimtab.claims.pages.markdown import BEGIN, END, bill, numbers_of
 from trimtab.claims.pages.summary import (
     DERIVED,
     NO_NUMBER,
@@ -24,6 +24,7 @@ from trimtab.claims.pages.summary import (
     about_parts,
     counts,
     parts,
+    place_of,
     reasons,
 )
 from trimtab.claims.record import Record
@@ -94,16 +95,21 @@ def test_a_claim_counts_for_its_own_paper() -> None:
     assert next(count for count in counts(rows_of(ledger())) if count.paper == "trimtab").claims == 1
 
 
-def test_parts_met_by_chance() -> None:
+def test_parts_met_and_failed_by_chance() -> None:
     # better: two directions met, its size not applicable; worse: one not met; partly: one met, one not; nasty: one met.
     # All with three seeds, so that each would be met with probability 1/8. Checks are no directions.
     found = parts(rows_of(ledger(*RECORDS)))
-    assert found == Parts({"met": 5, "not met": 3, "not applicable": 1}, 6, 4, pytest.approx(6 / 8))
-    assert "4 are met, and 0.8 would be expected" in about_parts(found)
+    # The two that are not met have all seeds on the other side.
+    states = {"met": 5, "not met": 3, "not applicable": 1}
+    assert found == Parts(states, 6, 4, 2, 2, pytest.approx(6 / 8), pytest.approx(6 / 2))
+    told = about_parts(found)
+    assert "4 are met; if no case differed from another, 0.8 at most would be expected to be." in told
+    assert "2 are not met, 2 of them with the whole interval on the other side; by chance alone 3.0 at least" in told
+    assert "not to be met, 0.8 at most of them so clearly." in told
     more = replace(
         RECORDS[0], numbers={"acc": numbers(bn=[98.0, 98.1, 98.2, 98.1, 98.0], ln=[97.0, 97.2, 97.1, 97.0, 97.1])}
     )
-    assert parts(rows_of(ledger(more))).by_chance == pytest.approx(6 * chance_of_agreeing(5))
+    assert parts(rows_of(ledger(more))).met_by_chance == pytest.approx(6 * chance_of_agreeing(5))
 
 
 def test_without_records_nothing_is_run() -> None:
@@ -134,6 +140,19 @@ def test_a_row_says_all_in_short() -> None:
     assert said.startswith("(a) met: bn 98.1, against 97.1 (ln): +1 (0.9 to 1.1), 3 seeds<br>(b) met: ")
     assert row_of("worse", *RECORDS)[3].endswith("<br>Why: since ln is `worse`")
     assert row_of("nowhere")[2:] == ["**not run**", "CIFAR-100 is not at hand"]
+
+
+def test_why_something_is_not_run_is_said_once() -> None:
+    twice = claim("twice", ["acc: bn > ln", "acc: ln > bn", "acc @ runs: bn > ln"], experiment="never-run")
+    needing = claim("needing", ["acc: bn > ln", "acc @ runs: bn > ln"], experiment="never-run", needs="data")
+    for one, reason in ((twice, "experiment never-run was not run at size small"), (needing, "data")):
+        found = numbers_of(Judged(one, judge(one, "small", Store(*RECORDS), {}, FUNCTIONS)))
+        assert found[0] == reason and len(found) == 2 and "met: bn 98.1, against 97.1 (ln)" in found[1]
+
+
+def test_a_bare_number_is_a_section() -> None:
+    places = {"5": "Sec. 5", "3.1, eq. 5": "Sec. 3.1, eq. 5", "Fig. 3": "Fig. 3", "": ""}
+    assert {place: place_of(claim("one", [], place=place)) for place in places} == places
 
 
 def test_a_counterexample_is_shown() -> None:

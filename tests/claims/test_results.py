@@ -1,15 +1,22 @@
 """The records that come with trimtab, and what is committed of their verdicts."""
 
+import re
+from collections import Counter
 from difflib import unified_diff
+from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from tests.claims import verdicts
-from trimtab.claims import RecordStore
+from trimtab.claims import SIZES, RecordStore
+from trimtab.claims import blocks as claimed_blocks
 from trimtab.claims.experiments.registry import experiments
 from trimtab.claims.pages import judged_blocks, markdown, readme_block, with_block
+from trimtab.claims.pages.documents import documents
+from trimtab.claims.pages.figures import figures, layout
+from trimtab.claims.pages.pictures import digest, digest_in
 from trimtab.claims.record import Record, file_name
 
 ROOT = Path(__file__).parents[2]
@@ -17,8 +24,10 @@ RESULTS = ROOT / "src" / "trimtab" / "claims" / "results"
 LARGEST = 100_000
 REPORT = (
     "PYTHONPATH=src python -m trimtab claims report --results src/trimtab/claims/results --readme README.md "
-    "--out runs/claims"
+    "--docs docs/results"
 )
+DOCS = ROOT / "docs" / "results"
+LARGEST_PICTURE, ALL_PICTURES = 100_000, 1_500_000
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.iterdir()), ids=lambda path: path.name)
@@ -42,11 +51,89 @@ def test_documents_have_these_verdicts(name: str) -> None:
     blocks = judged_blocks(RecordStore())
     written = (ROOT / name).read_text(encoding="utf-8")
     rows = [row for block in blocks for row in block.rows]
-    computed = markdown(blocks) if name == "CLAIMS.md" else with_block(written, readme_block(rows))
+    computed = (
+        markdown(blocks, "docs/results/README.md") if name == "CLAIMS.md" else with_block(written, readme_block(rows))
+    )
     assert written == computed, f"{name} is not what the records say; renew it by `{REPORT}`"
 
 
-@pytest.mark.parametrize("folder", ["declarations", "results", "pages"])
+def test_the_documents_of_the_papers_say_what_the_records_do() -> None:
+    computed = documents(judged_blocks(RecordStore()), "../../CLAIMS.md")
+    assert {path.name for path in DOCS.glob("*.md")} == set(computed)
+    for name, text in computed.items():
+        written = (DOCS / name).read_text(encoding="utf-8")
+        assert written == text, f"docs/results/{name} is not what the records say; renew it by `{REPORT}`"
+
+
+def test_the_pictures_show_what_the_records_do() -> None:
+    drawn = {f"{one.name}.png": one for found in figures(judged_blocks(RecordStore())).values() for one in found}
+    pictures = {path.name: path.read_bytes() for path in DOCS.glob("*.png")}
+    assert set(pictures) == set(drawn), (
+        f"docs/results has other pictures than the records give; renew them by `{REPORT}`"
+    )
+    for name, figure in drawn.items():
+        assert digest_in(pictures[name]) == digest(figure), f"{name} shows other records; renew it by `{REPORT}`"
+        assert len(pictures[name]) < LARGEST_PICTURE
+    assert sum(map(len, pictures.values())) < ALL_PICTURES
+    embedded = {
+        name for path in DOCS.glob("*.md") for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", path.read_text("utf-8"))
+    }
+    assert embedded == set(pictures)
+
+
+def test_each_curve_of_each_experiment_is_drawn_once() -> None:
+    blocks = judged_blocks(RecordStore())
+    panels = [placed for found in figures(blocks).values() for figure in found for placed in figure.panels]
+    drawn = Counter(
+        (one.record.experiment, str(one.panel.lines)) for one in panels if one.record and not one.panel.cells
+    )
+    maps = {
+        (panel["experiment"], panel[key])
+        for figure in layout()
+        for panel in figure["panels"]
+        for key in ("curve", "over")
+        if "over" in panel
+    }
+    largest = {
+        (record.experiment, name): str(lines)
+        for block in blocks
+        for size in SIZES
+        for record in block.records
+        if record.size == size
+        for name, lines in record.curves.items()
+    }
+    assert drawn == Counter((key[0], lines) for key, lines in largest.items() if key not in maps)
+    assert len(drawn) > 50
+
+
+def test_figures_are_laid_out_for_experiments_and_blocks_that_there_are() -> None:
+    numbers = {block.number for block in claimed_blocks()}
+    assert len({figure["name"] for figure in layout()}) == len(layout())
+    for figure in layout():
+        assert figure["block"] in numbers
+        assert {panel["experiment"] for panel in figure["panels"]} <= experiments().keys(), figure["name"]
+        assert all("title" in panel or panel["curve"].endswith("*") for panel in figure["panels"])
+
+
+NOT_AT_THESE_SIZES = {
+    "test loss over η with cross-entropy": "trained at sizes gpu and paper",
+    "η over γ with cross-entropy": "the same",
+}
+
+
+def test_laid_out_curves_are_in_the_records() -> None:
+    store = RecordStore()
+    for figure in layout():
+        for panel in figure["panels"]:
+            sizes = store.sizes(panel["experiment"])
+            records = [record for size in sizes if (record := store.find(panel["experiment"], size)) is not None]
+            for key in ("curve", "over") if records else ():
+                name = panel.get(key, panel["curve"])
+                there = any(fnmatch(curve, name) for record in records for curve in record.curves)
+                assert there or name in NOT_AT_THESE_SIZES, f"{figure['name']}: {panel['experiment']} has no {name!r}"
+
+
+@pytest.mark.parametrize("folder", ["declarations", "results", "pages", "earlier"])
 def test_data_are_in_the_package(folder: str) -> None:
     inside = {path.name for path in (files("trimtab.claims") / folder).iterdir()}
     assert {path.name for path in (RESULTS.parent / folder).iterdir() if path.is_file()} <= inside

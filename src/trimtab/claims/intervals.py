@@ -53,8 +53,11 @@ def chance_of_agreeing(seeds: int) -> float:
     """How likely a difference that is not there is found in a given direction, at the intervals used here.
 
     All of a few seeds agree with 0.5ⁿ. A bootstrap of few values is narrower than it should be: simulated with normal
-    differences, its lower end is above 0 more often than the 2.5 % of its name.
+    differences, its lower end is above 0 more often than the 2.5 % of its name. One seed finds no direction: what it
+    has to show is a factor of three, which chance is taken not to give.
     """
+    if seeds == 1:
+        return 0.0
     if seeds < ENOUGH_FOR_BOOTSTRAP:
         return 0.5**seeds
     return next(chance for most, chance in _SIMULATED if seeds <= most)

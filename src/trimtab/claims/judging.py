@@ -37,6 +37,7 @@ class Outcome:
         sentence: The numbers, or why there are none.
         interval: Of the difference, or of the number itself.
         chance: How likely it would be met if there were no difference; None if that is not known.
+        opposed: Whether the whole interval of a comparison is on the other side than the one that is claimed.
     """
 
     part: Part
@@ -44,6 +45,16 @@ class Outcome:
     sentence: str
     interval: Interval | None = None
     chance: float | None = None
+    opposed: bool = False
+
+
+def chance_of_failing(seeds: int) -> float:
+    """How likely a comparison is not met if there is no difference.
+
+    The mean is on the other side every second time. With as many seeds as are asked for at most, what is not surely on
+    the right side is not met either. Where a difference has to have a size, it is likelier still.
+    """
+    return 0.5 if seeds < MOST_SEEDS else 1 - chance_of_agreeing(seeds)
 
 
 def judge_part(part: Part, record: Record) -> list[Outcome]:
@@ -143,7 +154,8 @@ def _compared(part: Part, record: Record, left: list[float], right: list[float])
     if part.op in "≫≪" and not neighbour:
         enough = _is_large_enough(part, left, right, unit)
         on_the_side, surely = on_the_side and enough, surely and enough
-    direction = Outcome(part, _state(on_the_side, surely, interval.seeds), sentence, interval, chance)
+    opposed = interval.seeds > 1 and interval.high < 0
+    direction = Outcome(part, _state(on_the_side, surely, interval.seeds), sentence, interval, chance, opposed)
     if part.op in "≳≲" and direction.state == "met":
         if neighbour:
             return [direction, Outcome(part, "not applicable", f"its size, with {record.neighbour}")]
@@ -160,7 +172,8 @@ def _clearly_smaller(part: Part, left: list[float], right: list[float]) -> Outco
     surely = interval.low >= needed and of_medians >= needed
     sentence = f"{part.case} is smaller by a factor of {of_medians:.3g}{_range(interval)}"
     state = _state(of_medians >= CLEARLY_SMALLER, surely, interval.seeds)
-    return Outcome(part, state, sentence, interval, chance_of_agreeing(len(ratios)))
+    opposed = interval.seeds > 1 and interval.high < 1
+    return Outcome(part, state, sentence, interval, chance_of_agreeing(len(ratios)), opposed)
 
 
 def _comparable(part: Part, left: list[float], right: list[float], unit: str, sentence: str) -> Outcome:

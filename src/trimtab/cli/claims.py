@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab.cli.claims_report import add_report, report
 from trimtab.cli.claims_text import as_json, described, line
 from trimtab.cli.common import FAILED, CommandError, add_machine, need, place, positive, resumable, typed
 
@@ -64,27 +65,9 @@ def add(commands: "Commands") -> None:
     _add_results(running)
     add_machine(running)
     running.set_defaults(run=_run)
-    _add_report(actions)
-
-
-def _add_report(actions: "Commands") -> None:
-    reporting = actions.add_parser(
-        "report",
-        help="write all verdicts as Markdown and as a page",
-        description="Writes all claims with their verdicts and numbers as Markdown, a row for each claim, and as one "
-        "self-contained page with figures and filters. The same records give the same files.",
-    )
-    reporting.add_argument(
-        "--out", type=place, default=WORK, metavar="FOLDER", help="of the page, claims.html (default: %(default)s)"
-    )
-    reporting.add_argument(
-        "--markdown", type=place, default=Path("CLAIMS.md"), metavar="FILE", help="(default: %(default)s)"
-    )
-    reporting.add_argument(
-        "--readme", type=place, metavar="FILE", help="also put the table of verdicts between its marks in this file"
-    )
+    reporting = add_report(actions, WORK)
     _add_results(reporting)
-    reporting.set_defaults(run=_report)
+    reporting.set_defaults(run=lambda options: report(options, _store(options)))
 
 
 def _add_filters(parser: "Parser") -> None:
@@ -170,33 +153,6 @@ def _show(options: argparse.Namespace) -> int:
         return 0
     for number, (claim, found) in enumerate(shown):
         print(*([""] if number else []), *described(claim, found), sep="\n")
-    return 0
-
-
-def _report(options: argparse.Namespace) -> int:
-    need("matplotlib")
-    from trimtab.claims.pages import judged_blocks, markdown, readme_block, with_block
-    from trimtab.claims.pages.html import page
-    from trimtab.records import whole_file
-
-    judged = judged_blocks(_store(options))
-    texts: dict[Path, str] = {}
-    if options.readme is not None:  # first, since it may be refused
-        try:
-            rows = [row for block in judged for row in block.rows]
-            texts[options.readme] = with_block(options.readme.read_text(encoding="utf-8"), readme_block(rows))
-        except (OSError, ValueError) as error:
-            raise CommandError(f"cannot put the table into {options.readme}: {error}") from error
-    texts[options.markdown] = markdown(judged)
-    texts[options.out / "claims.html"] = page(judged)
-    for path, text in texts.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror}; name another place", FAILED) from error
-        print(path)
     return 0
 
 

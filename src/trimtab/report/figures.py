@@ -133,7 +133,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
             raise ValueError(f"figures can be had as {join_words(KINDS)}, not as {kind!r}")
 
 
-def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
+def rendered(draw: Callable[[], Figure], kind: str, dpi: float = 200) -> bytes:
     """A figure as the content of a file; the same bytes every time.
 
     Raises:
@@ -143,7 +143,7 @@ def rendered(draw: Callable[[], Figure], kind: str) -> bytes:
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
     buffer = io.BytesIO()
     with mpl.rc_context(RC):
-        draw().savefig(buffer, format=kind, dpi=200, metadata=metadata)
+        draw().savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
 
 

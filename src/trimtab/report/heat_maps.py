@@ -189,7 +189,7 @@ def _panel(
         if all(cell.values[i] == number for i, number in fixed.items())
     }
     grid = np.array([[found[a, b] for a in x.values] for b in y.values], dtype=float)  # None becomes NaN
-    edges = [_edges(axis.values, geometric=_is_geometric(axis.values, axis.geometric)) for axis in (x, y)]
+    edges = [edges_between(axis.values, geometric=_is_geometric(axis.values, axis.geometric)) for axis in (x, y)]
     axes.pcolormesh(*edges, np.ma.masked_invalid(grid), cmap=colors, norm=scale, edgecolors="face", linewidth=0.2)
     for axis, which, own in ((x, "x", edges[0]), (y, "y", edges[1])):
         if _is_geometric(axis.values, axis.geometric):
@@ -240,7 +240,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _edges(values: Sequence[float], *, geometric: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
+def edges_between(values: Sequence[float], *, geometric: bool) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The borders of the cells around these values: half way between two, on the scale of the axis."""
     where = np.log(np.asarray(values, float)) if geometric else np.asarray(values, float)
     if len(where) == 1:

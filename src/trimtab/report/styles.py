@@ -5,7 +5,8 @@ lightened for a dark one where lines would be too faint. Figures are drawn in th
 for a variable of the style sheet, so that one drawing suits both backgrounds. Markers and dashes differ too.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Literal
@@ -108,3 +109,53 @@ def styles(lines: Iterable[tuple[str, str]]) -> dict[str, Style]:
         for style, other in zip(everything, everything[5:] + everything[:5], strict=True)
     ]
     return chosen | dict(zip(waiting, cycle(left + again), strict=False))
+
+
+_HOLLOW = {
+    **{"noisy-bn": "green", "l1": "green", "l2": "purple", "linf": "ink", "wn+mean-bn": "green", "wn+var-bn": "purple"},
+    **{"in": "purple", "elu": "ink", "selu": "sky"},
+}
+"""Methods beside the usual ones; those that never meet in a figure share a colour."""
+_SOLID = ("vanilla", "bn", "ln", "bnp", "gn", "bnp+gn", "brn", "bn4", "wn")
+_ALSO = {"sgd": "vanilla", "without bn": "vanilla"}
+_OWN = styles((method, method) for method in _SOLID) | {
+    method: replace(next(style for style in FREE if style.color == color), hollow=True)
+    for method, color in _HOLLOW.items()
+}
+_RATES = {
+    "η* paper": Style("vermillion", "v", "-"),
+    "η* exact": Style("ink", "P", "-", hollow=True),  # its gaps show the paper's, where both are the same
+    "η* train": Style("purple", "X", "-"),
+    "η* loss": Style("orange", "D", "-"),
+    "η_c": Style("green", "o", "-"),
+    "best rate": Style("sky", "<", "-", hollow=True),
+}
+"""Learning rates that are predicted or measured."""
+
+
+def method_styles(labels: Sequence[str]) -> dict[str, Style]:
+    """A style for each line, the same for a method in every figure.
+
+    A line belongs to the method that its label begins with: `bn`, `bn, N = 2000` and `BN, drawn` are lines of `bn`. The
+    first one has that method's style, the others its colour with another marker. Lines of no method take colours that
+    are left.
+    """
+    chosen: dict[str, Style] = {}
+    lines = Counter[str]()
+    for label in labels:
+        word = label.partition(", ")[0].lower()
+        method = _ALSO.get(word, word)
+        if label in _RATES:
+            chosen[label] = _RATES[label]
+        elif method in _OWN:
+            own, number = _OWN[method], lines[method]
+            other = FREE[(number - 1) % len(FREE)]
+            chosen[label] = own if not number else replace(own, marker=other.marker, line=other.line, hollow=True)
+            lines[method] += 1
+    taken = {style.color for style in chosen.values()}
+    everything = [*FREE, *FIXED.values()]
+    left = sorted(everything, key=lambda style: style.color in taken)  # the order is kept otherwise
+    for i, label in enumerate([label for label in labels if label not in chosen]):
+        own = left[i % len(left)]
+        chosen[label] = replace(own, hollow=i >= len(left) or own.color in taken)
+    return chosen

@@ -45,7 +45,7 @@ def _reference(value: str) -> str | None:
 def _attribute(name: str, value: str, prefix: str) -> str:
     if name == "id":
         return f"{prefix}{value}"
-    if name == "href":
+    if name == "href" and value.startswith("#"):  # others are pictures within the drawing
         return f"#{prefix}{value[1:]}"
     if name == "style":
         value = re.sub(r"font: ([\d.]+px)[^;]*", r"font-size: \1", value)

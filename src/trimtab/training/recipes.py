@@ -64,7 +64,7 @@ def recipe(
         settings |= _rate(MLP_RATES, (data, size), method)
     elif network == "cnn5":
         settings |= _rate(CNN_RATES, size, method)
-        # Appendix B uses Adam here and prints 0.1 as its learning rate, at which Adam does not learn (docs/results.md);
+        # Appendix B uses Adam here and prints 0.1 as its learning rate, at which Adam does not learn;
         # 0.001 is the default of the tutorial that the network is from.
         if method.name == "vanilla" and size == 128 and optimizer in (None, "adam"):
             settings |= {"optimizer": "adam", "lr": 0.001}

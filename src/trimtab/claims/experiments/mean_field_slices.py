@@ -81,7 +81,7 @@ def explore(
 
     The rates are those of a lattice that all slices share, so that they can be compared. They begin around the η* that
     has the gradient through the batch's statistics, as training has it, or the exact one without BatchNorm: for
-    convolutions the printed one is off by orders of magnitude (docs/results.md). The verdicts are about the printed one
+    convolutions the printed one is off by orders of magnitude. The verdicts are about the printed one
     all the same.
 
     Args:

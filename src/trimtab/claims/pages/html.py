@@ -5,7 +5,8 @@ from importlib.resources import files
 from itertools import groupby
 
 from trimtab.claims.claim import KINDS
-from trimtab.claims.pages.html_blocks import block_section
+from trimtab.claims.pages.figures import figures
+from trimtab.claims.pages.html_blocks import block_section, with_code
 from trimtab.claims.pages.markdown import HOW_TO_READ
 from trimtab.claims.pages.summary import PAPERS, Judged, JudgedBlock, about_parts, counts, parts, reasons
 from trimtab.claims.verdict import VERDICTS
@@ -25,8 +26,9 @@ def page(blocks: Sequence[JudgedBlock]) -> str:
         *_not_run(rows),
         _filters(rows),
     ]
+    drawn = figures(blocks)
     for paper, several in groupby(blocks, key=lambda block: block.block.paper):
-        sections = [block_section(block) for block in several]
+        sections = [block_section(block, drawn[block.block.number]) for block in several]
         body.append(
             element("section", element("h2", paper), element("p", PAPERS[paper]), *sections, class_="group", id=paper)
         )
@@ -48,7 +50,7 @@ def _bill(rows: Sequence[Judged]) -> Markup:
 
 def _not_run(rows: Sequence[Judged]) -> list[Markup]:
     told = [
-        [reason, str(number), ", ".join(f"{name} ({times})" for name, times in where.items())]
+        [with_code(reason), str(number), ", ".join(f"{name} ({times})" for name, times in where.items())]
         for reason, number, where in reasons(rows)
     ]
     if not told:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from trimtab.claims.claim import KINDS, Claim
 from trimtab.claims.judging import Outcome
-from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, verdict_text
+from trimtab.claims.pages.earlier import EarlierRun, earlier_in
+from trimtab.claims.pages.figures import PaperFigure
+from trimtab.claims.pages.summary import Judged, JudgedBlock, about_record, counterexample, place_of, verdict_text
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
 from trimtab.claims.verdict import Verdict
@@ -17,19 +19,24 @@ CLASSES = {"holds": "holds", "holds in part": "in-part", "does not hold": "fails
 CLASSES_OF_PARTS = {"met": "holds", "not met": "fails", "undecided": "undecided"}
 
 
-def block_section(block: JudgedBlock) -> Markup:
+def block_section(block: JudgedBlock, figures: Sequence[PaperFigure]) -> Markup:
     """A block."""
     about = block.block
     records = block.records
     return element(
         "section",
         element("h3", f"{about.number} {about.title}", id=f"block-{about.number}"),
-        element("p", with_code(about.conditions), class_="conditions"),
-        *_figures(records, about.number),
+        *(_figure(figure) for figure in figures),
+        *([folded("Data, settings, sizes", _conditions(about.conditions))] if about.conditions else []),
+        *(_earlier(run) for run in earlier_in(block)),
         *(_claim(row) for row in block.rows),
         *([folded(f"Experiments ({len(records)})", _experiments(records))] if records else []),
         class_="block",
     )
+
+
+def _conditions(words: str) -> Markup:
+    return element("p", with_code(words), class_="conditions")
 
 
 def with_code(words: str) -> Markup:
@@ -38,21 +45,31 @@ def with_code(words: str) -> Markup:
     return Markup("".join(element("code", piece) if i % 2 else text(piece) for i, piece in enumerate(pieces)))
 
 
-def _figures(records: Sequence[Record], number: str) -> list[Markup]:
-    """Each panel of the figure, of each experiment at its largest size."""
-    largest: dict[str, Record] = {}
-    for record in records:
-        largest.setdefault(record.experiment, record)
-    cards: list[Markup] = []
-    for record in largest.values():
-        for panel, lines in record.curves.items():
-            name = f"{slug(number)}-{slug(record.experiment)}-{slug(panel)}-{len(cards)}"
-            where = f"{record.experiment}, size {record.size}"
-            told = [where, *([record.neighbour] if record.neighbour else [])]
-            image = lines_image(name, panel, lines, where)
-            caption = element("figcaption", "; ".join(told) + ". Median and range over seeds.")
-            cards.append(element("figure", image, caption, class_="card"))
-    return [element("div", *cards, class_="cards")] if cards else []
+def _figure(figure: PaperFigure) -> Markup:
+    """A figure; its panels are cards, beside each other as far as there is room."""
+    shown = [placed for placed in figure.panels if placed.is_drawn]
+    captions = [" ".join(filter(None, [f"{placed.source}.", placed.shade])) for placed in shown]
+    common = captions[0] if len(set(captions)) == 1 else ""
+    cards = []
+    for number, (placed, caption) in enumerate(zip(shown, captions, strict=True)):
+        image = lines_image(f"{slug(figure.name)}-{number}", placed.panel, placed.source)
+        told = [] if common else [element("figcaption", caption)]
+        cards.append(element("figure", image, *told, class_="card"))
+    missing = "; ".join(placed.panel.title for placed in figure.panels if not placed.is_drawn)
+    notes = [common, f"Not run: {missing}." if missing else ""]
+    below = [element("p", note, class_="note") for note in notes if note]
+    return element("div", element("h4", figure.title), element("div", *cards, class_="cards"), *below, class_="figure")
+
+
+def _earlier(run: EarlierRun) -> Markup:
+    """An earlier run, beside the claims it is about."""
+    return element(
+        "div",
+        element("p", run.sentence),
+        table(run.head, run.rows, run.title),
+        element("p", element("code", run.command), f"; {run.about_it}.", class_="note"),
+        class_="earlier",
+    )
 
 
 def _claim(row: Judged) -> Markup:
@@ -60,7 +77,7 @@ def _claim(row: Judged) -> Markup:
     above = element(
         "summary",
         element("span", verdict_text(best), class_=f"state {CLASSES.get(best.state, 'nothing')}"),
-        element("span", with_code(claim.statement), " ", element("small", claim.place)),
+        element("span", with_code(claim.statement), " ", element("small", place_of(claim))),
     )
     verdicts = [part for verdict in (best, *row.others) for part in _verdict(claim, verdict, several=bool(row.others))]
     content = element("div", _facts(claim), *verdicts, *_superseded(claim))
@@ -73,7 +90,7 @@ def _facts(claim: Claim) -> Markup:
     """What the claim is, and when it is met."""
     facts: list[tuple[str, object]] = [
         ("claim", element("code", claim.id)),
-        ("place", f"{claim.paper}, {claim.place}"),
+        ("place", f"{claim.paper}, {place_of(claim)}"),
         ("kind", KINDS[claim.kind]),
         ("met if", with_code(claim.criterion)),
     ]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from trimtab.claims.pages.earlier import earlier_in
 from trimtab.claims.pages.summary import (
     PAPERS,
     Count,
@@ -14,6 +15,7 @@ from trimtab.claims.pages.summary import (
     counterexample,
     counts,
     parts,
+    place_of,
     reasons,
     verdict_text,
 )
@@ -21,6 +23,7 @@ from trimtab.claims.record import Record
 from trimtab.claims.verdict import VERDICTS, Verdict
 
 BEGIN = "<!-- trimtab claims report: from here -->"
+WRITTEN = "This file is written by `trimtab claims report`."
 END = "<!-- trimtab claims report: to here -->"
 HOW_TO_READ = (
     "Every figure, table, theorem and experimental statement of four papers, as a claim that can fail. Its criterion "
@@ -30,10 +33,12 @@ HOW_TO_READ = (
 )
 
 
-def markdown(blocks: Sequence[JudgedBlock]) -> str:
-    """The whole document."""
+def markdown(blocks: Sequence[JudgedBlock], documents: str = "") -> str:
+    """The whole document; `documents` is where the index of those with figures is, if there is one."""
     rows = [row for block in blocks for row in block.rows]
-    lines = ["# Claims and verdicts", "", f"{HOW_TO_READ} This file is written by `trimtab claims report`.", ""]
+    lines = ["# Claims and verdicts", "", f"{HOW_TO_READ} {WRITTEN}", ""]
+    if documents:
+        lines += [f"With the figures, a page for each paper: [{documents}]({documents}).", ""]
     lines += [*bill(rows), "", about_parts(parts(rows)), "", *_not_run(rows)]
     for paper, several in groupby(blocks, key=lambda block: block.block.paper):
         lines += ["", f"## {paper}", "", f"{PAPERS[paper]}."]
@@ -60,9 +65,10 @@ def with_block(text: str, block: str) -> str:
     return f"{before}{block}{after}"
 
 
-def bill(rows: Sequence[Judged]) -> list[str]:
-    """The table of claims by paper, size and verdict."""
-    return _table(["paper", "size", "claims", *VERDICTS], [_bill_row(count) for count in counts(rows)])
+def bill(rows: Sequence[Judged], *, total: bool = True) -> list[str]:
+    """The table of claims by paper, size and verdict; with the sum of all papers."""
+    told = [_bill_row(count) for count in counts(rows) if total or count.paper != "all"]
+    return markdown_table(["paper", "size", "claims", *VERDICTS], told)
 
 
 def _bill_row(count: Count) -> list[str]:
@@ -77,23 +83,26 @@ def _not_run(rows: Sequence[Judged]) -> list[str]:
     if not found:
         return ["Every claim has been run."]
     told = [
-        [_escaped(reason), str(number), _escaped(", ".join(f"{name} ({times})" for name, times in where.items()))]
+        [escaped(reason), str(number), escaped(", ".join(f"{name} ({times})" for name, times in where.items()))]
         for reason, number, where in found
     ]
     head = ["why", "claims", "experiments or blocks, with how many claims of each"]
-    return ["What is not run, and why:", "", *_table(head, told)]
+    return ["What is not run, and why:", "", *markdown_table(head, told)]
 
 
 def _block(block: JudgedBlock) -> list[str]:
-    rows = [[_name(row), _escaped(row.claim.statement), _verdict(row), _numbers(row)] for row in block.rows]
-    lines = [f"### {block.block.number} {_escaped(block.block.title)}", ""]
-    lines += _table(["claim", "what it says", "verdict", "numbers"], rows)
+    rows = [[_name(row), escaped(row.claim.statement), _verdict(row), _numbers(row)] for row in block.rows]
+    lines = [f"### {block.block.number} {escaped(block.block.title)}", ""]
+    lines += markdown_table(["claim", "what it says", "verdict", "numbers"], rows)
     records = block.records
-    return [*lines, "", *(_about(record) for record in records)] if records else lines
+    lines += ["", *(about_experiment(record) for record in records)] if records else []
+    for run in earlier_in(block):
+        lines += ["", run.sentence, "", *markdown_table(run.head, run.rows), "", f"`{run.command}`: {run.about_it}."]
+    return lines
 
 
 def _name(row: Judged) -> str:
-    return f"`{row.claim.id}`<br>{_escaped(row.claim.place)}"
+    return f"`{row.claim.id}`<br>{escaped(place_of(row.claim))}"
 
 
 def _verdict(row: Judged) -> str:
@@ -111,26 +120,35 @@ def _bold(verdict: Verdict) -> str:
 
 def _numbers(row: Judged) -> str:
     """The parts with their numbers; of what was not run the reason."""
-    claim, verdict = row.claim, row.best
-    lines = [_escaped(verdict.reason)] if row.not_run else []
-    for outcome in verdict.outcomes:
-        if outcome.state == "not run" and outcome.sentence == verdict.reason:
-            continue
-        label = f"({outcome.part.label}) " if outcome.part.label else ""
-        broken = counterexample(outcome, verdict.records, claim.experiment)
-        said = [f"{label}{outcome.state}: {outcome.sentence}", *([broken] if broken else [])]
-        lines.append(_escaped("; ".join(said)))
-    if claim.why:
-        lines.append(f"Why: {_escaped(claim.why)}")
+    lines = [escaped(line) for line in numbers_of(row)]
+    if row.claim.why:
+        lines.append(f"Why: {escaped(row.claim.why)}")
     return "<br>".join(lines)
 
 
-def _about(record: Record) -> str:
+def numbers_of(row: Judged) -> list[str]:
+    """A line for each part with its numbers; for what was not run the reason."""
+    claim, verdict = row.claim, row.best
+    lines = [verdict.reason] if row.not_run else []
+    told = {verdict.reason} if row.not_run else set()
+    for outcome in verdict.outcomes:
+        if outcome.state == "not run" and (claim.needs or outcome.sentence in told):
+            continue
+        told.add(outcome.sentence)
+        label = f"({outcome.part.label}) " if outcome.part.label else ""
+        broken = counterexample(outcome, verdict.records, claim.experiment)
+        lines.append("; ".join([f"{label}{outcome.state}: {outcome.sentence}", *([broken] if broken else [])]))
+    return lines
+
+
+def about_experiment(record: Record) -> str:
+    """A record as an entry of a list: command, hardware, date, time, commit."""
     neighbour = f"; {record.neighbour}" if record.neighbour else ""
-    return f"- `{record.command}`: {_escaped(about_record(record) + neighbour)}"
+    return f"- `{record.command}`: {escaped(about_record(record) + neighbour)}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     return [_row(head), "|" + "---|" * len(head), *map(_row, rows)]
 
 
@@ -141,10 +159,12 @@ def _row(cells: Sequence[str]) -> str:
 _SIGNS = re.compile(r"[*~|\\]|(?<!\w)_|_(?!\w)")  # an underscore within a word means nothing in Markdown
 
 
-def _escaped(text: str) -> str:
-    """A text as one cell of a table; what is between backticks stays as it is."""
+def escaped(text: str, *, cell: bool = True) -> str:
+    """A text as one cell of a table, or as a paragraph; what is between backticks stays as it is."""
     pieces = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(
-        piece.replace("|", r"\|") if number % 2 else _SIGNS.sub(r"\\\g<0>", piece).replace("<", "&lt;")
+        (piece.replace("|", r"\|") if cell else piece)
+        if number % 2
+        else _SIGNS.sub(r"\\\g<0>", piece).replace("<", "&lt;")
         for number, piece in enumerate(pieces)
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.claims.claim import Block, Claim
-from trimtab.claims.judging import Outcome
+from trimtab.claims.judging import Outcome, chance_of_failing
 from trimtab.claims.record import SIZES, Record
 from trimtab.claims.verdict import VERDICTS, Verdict
 
@@ -114,24 +114,34 @@ class Parts:
         states: How many are met, not met and so on.
         directions: How many compare two cases, seed by seed: these could be met by chance.
         directions_met: How many of these are met.
-        by_chance: How many of these would be expected to be met if no case differed from another.
+        directions_failed: How many are not met.
+        opposed: How many of those have the whole interval on the other side.
+        met_by_chance: How many directions would be expected to be met if no case differed from another, at most. By
+            symmetry as many would be expected to have the whole interval on the other side.
+        failed_by_chance: How many would be expected not to be met then, at least.
     """
 
     states: Mapping[str, int]
     directions: int
     directions_met: int
-    by_chance: float
+    directions_failed: int
+    opposed: int
+    met_by_chance: float
+    failed_by_chance: float
 
 
 def parts(rows: Iterable[Judged]) -> Parts:
     """Count the parts of the criteria of all claims that were run."""
     outcomes = [outcome for row in rows if not row.not_run for outcome in row.best.outcomes]
-    chances = [(outcome.state, outcome.chance) for outcome in outcomes if outcome.chance is not None]
+    directions = [outcome for outcome in outcomes if outcome.chance is not None and outcome.interval is not None]
     return Parts(
         states=Counter(outcome.state for outcome in outcomes),
-        directions=len(chances),
-        directions_met=sum(state == "met" for state, _ in chances),
-        by_chance=sum(chance for _, chance in chances),
+        directions=len(directions),
+        directions_met=sum(outcome.state == "met" for outcome in directions),
+        directions_failed=sum(outcome.state == "not met" for outcome in directions),
+        opposed=sum(outcome.opposed for outcome in directions),
+        met_by_chance=sum(outcome.chance or 0.0 for outcome in directions),
+        failed_by_chance=sum(chance_of_failing(outcome.interval.seeds) for outcome in directions if outcome.interval),
     )
 
 
@@ -147,9 +157,11 @@ def about_parts(counted: Parts) -> str:
     if not counted.directions:
         return text + "None of them compares two cases seed by seed, so that none is met by chance."
     return text + (
-        f"{counted.directions} of them compare two cases seed by seed, so that chance could meet them: "
-        f"{counted.directions_met} are met, and {counted.by_chance:.1f} would "
-        "be expected to be met if no case differed from another."
+        f"{counted.directions} of them compare two cases seed by seed, so that chance alone could decide them. "
+        f"{counted.directions_met} are met; if no case differed from another, {counted.met_by_chance:.1f} at most "
+        f"would be expected to be. {counted.directions_failed} are not met, {counted.opposed} of them with the whole "
+        f"interval on the other side; by chance alone {counted.failed_by_chance:.1f} at least would be expected not to "
+        f"be met, {counted.met_by_chance:.1f} at most of them so clearly."
     )
 
 
@@ -198,6 +210,11 @@ def verdict_text(verdict: Verdict) -> str:
         return "not run"
     flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
     return f"{verdict.state} ({verdict.size}){flags}"
+
+
+def place_of(claim: Claim) -> str:
+    """Where it is in the paper; a bare number is a section."""
+    return f"Sec. {claim.place}" if claim.place[:1].isdigit() else claim.place
 
 
 def counterexample(outcome: Outcome, records: Mapping[str, Record], default: str | None) -> str:
