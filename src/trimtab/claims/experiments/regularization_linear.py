@@ -1,6 +1,5 @@
 """regularization, Sec. 4: generalization of a linear student, by formulas, solved regressions and training."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from trimtab.claims.cases import check_cases, within
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
-from trimtab.records import whole_file
+from trimtab.claims.kept import kept
 from trimtab.theory.bounds import Sides
 from trimtab.theory.generalization import ridge_curve, sgd_curve
 from trimtab.theory.simulation import linear_losses, simulate_linear
@@ -263,17 +262,15 @@ def overtraining(findings: Findings, context: Context) -> None:
 
 def ratios_of_a_seed(work: Path, seed: int, inputs: int, steps: int, eta: float) -> Array:
     """BN's excess risk over that of SGD for one seed; what was trained before is not trained again."""
-    kept = work / f"{inputs}-inputs-{steps}-steps-eta-{eta:g}-seed-{seed}.json"
-    if kept.is_file():
-        return np.array(json.loads(kept.read_text()))
-    bn, sgd = (
-        simulate_linear(OVERTRAINED, method=method, inputs=inputs, steps=steps, eta=eta, seed=seed).excess_risk
-        for method in ("bn", "sgd")
-    )
-    work.mkdir(parents=True, exist_ok=True)
-    with whole_file(kept) as file:
-        file.write(json.dumps((bn / sgd).tolist()).encode())
-    return np.asarray(bn / sgd)
+
+    def compute() -> list[float]:
+        bn, sgd = (
+            simulate_linear(OVERTRAINED, method=method, inputs=inputs, steps=steps, eta=eta, seed=seed).excess_risk
+            for method in ("bn", "sgd")
+        )
+        return (bn / sgd).tolist()  # type: ignore[no-any-return]
+
+    return np.array(kept(work / f"{inputs}-inputs-{steps}-steps-eta-{eta:g}-seed-{seed}.json", compute))
 
 
 def ratios_of_risks(findings: Findings, context: Context, inputs: int, steps: int, eta: float = 8.0) -> None:
