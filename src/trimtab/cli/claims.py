@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.claims_text import as_json, described, line
-from trimtab.cli.common import FAILED, CommandError, add_machine, need, place, positive, resumable, typed
+from trimtab.cli.common import FAILED, JOBS, CommandError, add_machine, need, place, positive, resumable, typed
 
 if TYPE_CHECKING:
     from trimtab.claims import Claim, RecordStore, Verdict
@@ -54,7 +54,7 @@ def add(commands: "Commands") -> None:
     running.add_argument(
         "--more-seeds", type=positive, default=1, metavar="N", help="so many times the usual number of seeds"
     )
-    running.add_argument("--jobs", type=positive, metavar="N", help="training runs at a time (default: by the machine)")
+    running.add_argument("--jobs", type=positive, metavar="N", help=f"training runs at a time (default: {JOBS})")
     running.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="who trains (default: %(default)s)"
     )
