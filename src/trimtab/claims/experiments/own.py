@@ -24,7 +24,7 @@ def debias(findings: Findings, context: Context) -> None:
         findings.notes.append("2 epochs instead of 5.")
 
 
-@experiment("input-scaling", "What BNP of each layer gains", small=6, gpu=3, needs=("cifar10",))
+@experiment("input-scaling", "What BNP of each layer gains", small=18, gpu=3, needs=("cifar10",))
 def input_scaling(findings: Findings, context: Context) -> None:
     """BNP of all layers, of the first alone and of the others, with inputs in [0, 1] and standardized."""
     from trimtab.data import load

@@ -121,7 +121,7 @@ def distance_to_pseudo_inverse(alpha: float, inputs: int, steps: int, batch_size
     return float(np.linalg.norm(w - least) / np.linalg.norm(least))
 
 
-@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=2)
+@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=3)
 def excess_risk(findings: Findings, context: Context) -> None:
     """Eqs. 14 to 16, Sec. 4.1."""
     near = {}
@@ -239,7 +239,7 @@ def load_one(findings: Findings, context: Context, inputs: int, steps: int) -> N
             findings.curve(panel, method, list(points))
 
 
-@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=3, paper=30)
+@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=0.8, paper=30)
 def linear_student(findings: Findings, context: Context) -> None:
     """Figs. 2 and 3."""
     small = context.size == "small"
@@ -254,7 +254,7 @@ def linear_student(findings: Findings, context: Context) -> None:
 OVERTRAINED = (0.5, 0.75, 1.0, 1.25, 1.5)
 
 
-@experiment("reg-overtraining", "A linear student with BN or without, trained to the end", small=5)
+@experiment("reg-overtraining", "A linear student with BN or without, trained to the end", small=4)
 def overtraining(findings: Findings, context: Context) -> None:
     """Sec. 1.2."""
     ratios_of_risks(findings, context, 128, 160_000)

@@ -14,7 +14,7 @@ from trimtab.records import History
 FAR = (8.0, 16.0, 32.0)
 
 
-@experiment("vgg", "VGG-like network, probed along the way", small=10, gpu=25, paper=25, needs=("cifar10",))
+@experiment("vgg", "VGG-like network, probed along the way", small=22, gpu=25, paper=25, needs=("cifar10",))
 def vgg(findings: Findings, context: Context) -> None:
     """Without normalization, with BatchNorm, and with noise after BatchNorm."""
     every = 40 if context.size == "small" else 100

@@ -114,7 +114,7 @@ def _numbers(row: Judged) -> str:
     claim, verdict = row.claim, row.best
     lines = [_escaped(verdict.reason)] if row.not_run else []
     for outcome in verdict.outcomes:
-        if outcome.state == "not run" and outcome.sentence == verdict.reason:
+        if outcome.state == "not run" and row.not_run:
             continue
         label = f"({outcome.part.label}) " if outcome.part.label else ""
         broken = counterexample(outcome, verdict.records, claim.experiment)
