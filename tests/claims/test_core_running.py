@@ -142,9 +142,9 @@ class TestCommand:
         assert cli.main(["claims", "run", "--all"]) == 0  # goes on
         assert ran == [("first", 1), ("other", 1)]
         told = capsys.readouterr().out
-        assert "1 experiments have a record" in told and "Left" not in told
+        assert "1 experiment has a record" in told and "Left" not in told
         assert (
-            "A second pass (--second-pass) would run 1 experiments with standardized inputs and 2 again with twice the "
+            "A second pass (--second-pass) would run 1 experiment with standardized inputs and 2 again with twice the "
             "seeds: about 10 min." in told
         )
         assert cli.main(["claims", "run", "--all", "--second-pass", "--dry-run"]) == 0
@@ -164,6 +164,22 @@ class TestCommand:
         assert ran == [("first", 1)]
         told = capsys.readouterr().out
         assert "Left: other; about 2 min." in told and "second pass" not in told
+
+
+def test_anew_is_as_if_no_records_came_with_trimtab(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["claims", "run", "--block", "1.2", "--all", "--dry-run"]
+    assert cli.main(words) == 0
+    assert "3 experiments have a record" in capsys.readouterr().out
+    assert cli.main([*words, "--anew"]) == 0
+    told = capsys.readouterr().out
+    assert "3 experiments, about" in told and "have a record" not in told
+    record(experiment="fc-60-mnist").write(tmp_path / "runs" / "claims" / "results")
+    assert cli.main([*words, "--anew"]) == 0  # goes on
+    told = capsys.readouterr().out
+    assert "1 experiment has a record" in told and "fc-60-mnist:" not in told and "fc-60-cifar10:" in told
 
 
 class TestRuns:

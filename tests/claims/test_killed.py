@@ -62,4 +62,4 @@ def test_it_goes_on_to_the_same_record(tmp_path: Path) -> None:
     assert record_in(parts) == record_in(whole)
     assert all(path.stat().st_mtime_ns == time for path, time in done.items()), "a training was made again"
     command = Command(WORDS, parts, register)
-    assert command.end() == 0 and "1 experiments have a record" in command.streams()[0]
+    assert command.end() == 0 and "1 experiment has a record" in command.streams()[0]

@@ -63,11 +63,16 @@ def add(commands: "Commands") -> None:
         action="store_true",
         help="instead what stands beside: standardized inputs, and twice the seeds where something is undecided",
     )
+    running.add_argument(
+        "--anew",
+        action="store_true",
+        help="as if no records came with trimtab: those in --results count, so that the same command goes on",
+    )
     running.add_argument("--force", action="store_true", help="run again what has a record")
     running.add_argument("--dry-run", action="store_true", help="say what would be run, and how long it takes")
     _add_results(running)
     add_machine(running)
-    running.set_defaults(run=lambda options: run_experiments(options, _chosen, _store(options), _results(options)))
+    running.set_defaults(run=_run)
     _add_report(actions)
 
 
@@ -216,3 +221,10 @@ def _report(options: argparse.Namespace) -> int:
             raise CommandError(f"cannot write {path}: {error.strerror}; name another place", FAILED) from error
         print(path)
     return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from trimtab.claims import RecordStore
+
+    store = RecordStore(_results(options), shipped=not options.anew)
+    return run_experiments(options, _chosen, store, _results(options))

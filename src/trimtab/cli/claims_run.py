@@ -59,7 +59,8 @@ def run_experiments(
         print(f"{one.name} has no size {size}; it has {', '.join(one.minutes)}.")
     if planned.done:
         again = "" if options.second_pass else "; --force runs them again"
-        print(f"{len(planned.done)} experiments have a record{again}.")
+        have = "has" if len(planned.done) == 1 else "have"
+        print(f"{_counted(planned.done)} {have} a record{again}.")
     if options.dry_run:
         return _tell(planned, options, claims, store)
     failed, left = _run(planned, options, results)
@@ -81,9 +82,10 @@ def _tell(planned: "Plan", options: argparse.Namespace, claims: "Sequence[Claim]
     for one in planned.again:
         print(f"{one.name}: {one.title}, with twice the seeds, about {one.minutes[size]:g} min")
     both = (*planned.now, *planned.again)
-    print(f"{len(both)} experiments, about {duration(sum(one.minutes[size] for one in both))}.")
+    print(f"{_counted(both)}, about {duration(sum(one.minutes[size] for one in both))}.")
     if options.jobs is None and options.engine == "local" and both:
-        print(*sharing_notes(device_named(options.device)), sep="\n", end="")
+        for note in sharing_notes(device_named(options.device)):
+            print(note)
     _say_left(planned.later, size)
     _say_second(claims, options, store)
     return 0
@@ -129,6 +131,10 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     return failed, left
 
 
+def _counted(several: "Sequence[Experiment]") -> str:
+    return f"{len(several)} experiment{'' if len(several) == 1 else 's'}"
+
+
 def _say_left(left: "Sequence[Experiment]", size: str) -> None:
     if left:
         minutes = sum(one.minutes[size] for one in left)
@@ -145,6 +151,6 @@ def _say_second(claims: "Sequence[Claim]", options: argparse.Namespace, store: "
     second = plan_second(claims, options.size, store)
     if second.now or second.again:
         print(
-            f"A second pass (--second-pass) would run {len(second.now)} experiments with standardized inputs and "
+            f"A second pass (--second-pass) would run {_counted(second.now)} with standardized inputs and "
             f"{len(second.again)} again with twice the seeds: about {duration(second.minutes(options.size))}."
         )

@@ -33,7 +33,7 @@ def stable_rate(findings: Findings, context: Context) -> None:
         for case in CASES:
             found: dict[str, list[dict[str, float]]] = {}
             for network, data in NETWORKS.items():
-                place = context.work / f"{network}-{case}-seed-{seed}.json"
+                place = context.work / f"{network}-{case}-{SAMPLES}-samples-seed-{seed}.json"
                 looked = kept(place, partial(look, network, case, datasets[data], seed))
                 for name, multiples in looked.items():
                     found.setdefault(name, []).append(multiples)
