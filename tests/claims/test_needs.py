@@ -86,6 +86,13 @@ class TestReasons:
             told.startswith(final.needs) and "--experiment fc-6-cifar10 --size gpu`, about 10 min on one H200" in told
         )
 
+    def test_a_record_that_lacks_a_number(self) -> None:
+        for name, more in (("bnp-norms", ""), ("resnet110", "; needs size gpu: `trimtab claims run --experiment")):
+            about = claim("check nothing", experiment=name)
+            told = judge(about, "small", Store(record(experiment=name)), {}, FUNCTIONS).reason
+            assert told.startswith(f"the record of {name} has no check nothing{more}")
+            assert more or told.endswith("nothing")
+
     def test_data_that_do_not_come_with_trimtab(self) -> None:
         told = not_run_at(claim_named("bnp-fig6-right-gn"), Store(), claims())
         assert list(told) == ["small", "gpu", "paper"]

@@ -33,7 +33,7 @@ def with_origins(wanted: Iterable[Claim], claims: Mapping[str, Claim]) -> Iterat
         yield from with_origins((claims[part.name] for part in claim.parts if part.kind == "claim"), claims)
 
 
-def what_is_missing(claim: Claim, size: str, records: Records, claims: Mapping[str, Claim]) -> str:
+def what_is_missing(claim: Claim, size: str, records: Records, claims: Mapping[str, Claim], lacks: str = "") -> str:
     """Why a claim is not run at a size, in a sentence, with the command that would run it and what that takes.
 
     Args:
@@ -41,6 +41,7 @@ def what_is_missing(claim: Claim, size: str, records: Records, claims: Mapping[s
         size: The size.
         records: The records that there are.
         claims: All claims, for those that are derived from others.
+        lacks: What a record lacks, where there is one of each experiment.
     """
     from trimtab.claims.experiments.registry import experiments
 
@@ -51,13 +52,14 @@ def what_is_missing(claim: Claim, size: str, records: Records, claims: Mapping[s
         return claim.needs or f"experiment {unknown[0]} was not run at size {size}"
     wanted = [experiments()[name] for name in names]
     missing = [one for one in wanted if records.find(one.name, size) is None]
+    why = claim.needs or ("" if missing else lacks)
     too_small = not missing or (size == "small" and bool(claim.needs))
     at = _size_to_run(wanted, SIZES.index(size) + too_small)
     if at is None:
-        return claim.needs or f"no experiment that decides it has a size {size} or a larger one"
+        return why or f"no experiment that decides it has a size {size} or a larger one"
     told = what_it_takes([one for one in wanted if records.find(one.name, at) is None] or wanted, at)
-    if claim.needs:
-        return f"{claim.needs}; {told}"
+    if why:
+        return f"{why}; {told}"
     return told if at == size else f"there is no size {size} of it; {told}"
 
 

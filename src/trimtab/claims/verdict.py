@@ -98,7 +98,10 @@ def judge(
             flags.append("input scaling")
     if any(record.neighbour for record in found.values()):
         flags.append("neighbour")
-    reason = what_is_missing(claim, size, records, claims) if state == "not run" else ""
+    reason = ""
+    if state == "not run":
+        lacks = next(outcome.sentence for outcome in printed if outcome.state == "not run")
+        reason = what_is_missing(claim, size, records, claims, lacks)
     return Verdict(claim.id, size, state, printed, corrected, tuple(flags), reason, found)
 
 
