@@ -2,8 +2,8 @@
 
 27 small networks × squared loss and cross-entropy × SGD, momentum 0.9, BNP and Adam × three data sets, 256 samples of
 each as one batch, at most 200 steps. η* is 2(1 + μ)/λ, with λ as `trimtab.predict` measures it at the start, on the
-same samples and in train mode. For BNP and Adam it is that of SGD. benchmarks/divergence_rates.py says what rising
-and failing are.
+same samples and in train mode. For BNP and Adam it is that of SGD. trimtab.prediction.divergence says what rising and
+failing are.
 
 Each cell is a line of JSON in --out, written when it is done, so that a run that was stopped goes on where it was.
 --table prints the ranges; --write puts them where `print(prediction)` has them from. MNIST and CIFAR-10 have to be
@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 from divergence_networks import CLASSES, DATA, NETWORKS, SAMPLES, draw, samples
-from divergence_rates import OPTIMIZERS, Problem, edges, momentum_of
 from divergence_table import summary, table
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.prediction import measure_lambda_max
 from trimtab.prediction.batch_statistics import has_batch_statistics
+from trimtab.prediction.divergence import OPTIMIZERS, Problem, classification, edges, momentum_of
 from trimtab.records import machine
 from trimtab.theory.mean_field.eigenvalue import max_learning_rate
 
@@ -70,14 +70,7 @@ def cells(seed: int = 0) -> list[Cell]:
 def problem(cell: Cell, data: Data) -> Problem:
     """Model, loss on all samples, and the loss of the best constant output: the frequencies of the classes."""
     x, classes = data[cell.data]
-    wanted = nn.functional.one_hot(classes, CLASSES).to(x)
-    shares = wanted.mean(0)
-    model = draw(cell.network, tuple(x.shape[1:]), cell.seed)
-    if cell.loss == "cross_entropy":
-        constant = -float(torch.special.xlogy(shares, shares).sum())
-        return Problem(model, lambda model: nn.functional.cross_entropy(model(x), classes), constant)
-    constant = float((wanted - shares).square().sum(1).mean()) / 2
-    return Problem(model, lambda model: (model(x) - wanted).square().sum(1).mean() / 2, constant)
+    return classification(draw(cell.network, tuple(x.shape[1:]), cell.seed), x, classes, CLASSES, cell.loss)
 
 
 def look(cell: Cell, data: Data) -> dict[str, Any]:

@@ -4,21 +4,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from divergence_rates import EARLY, HIGHEST, LOWEST, MOMENTUM, STEPS
+from trimtab.prediction.divergence import EARLY, HIGHEST, LOWEST, MOMENTUM, STEPS, middle
 
 LOSSES = {"squared": "½‖f − y‖²", "cross_entropy": "cross-entropy"}
 OPTIMIZERS = {"sgd": "SGD", "momentum": f"SGD, momentum {MOMENTUM}", "bnp": "BNP, SGD", "adam": "Adam"}
 MODES = {"batch": "BatchNorm, train mode", "none": "no BatchNorm"}
 
 Row = dict[str, Any]
-
-
-def multiple(between: list[float | None]) -> float:
-    """The middle of what it lies between; 0 if below all rates that were tried, infinite if above."""
-    low, high = between
-    if low is None:
-        return 0.0
-    return math.inf if high is None else math.sqrt(low * high)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -48,7 +40,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
             for mode in MODES:
                 here = [row for row in good if (row["loss"], row["optimizer"], row["mode"]) == (loss, optimizer, mode)]
                 if here:
-                    found = {edge: spread([multiple(row[edge]) for row in here]) for edge in ("rise", "fail")}
+                    found = {edge: spread([middle(row[edge]) for row in here]) for edge in ("rise", "fail")}
                     networks = len({row["network"] for row in here})
                     named = {"loss": loss, "optimizer": optimizer, "mode": mode}
                     groups.append({**named, "trainings": len(here), "networks": networks, **found})

@@ -28,6 +28,7 @@ SHARING = {
     "tests/bnp/test_moments.py": "compiled",
     "tests/bnp/test_own_forward.py": "compiled",
     "tests/claims/test_core_running.py": "workers",
+    "tests/claims/test_killed.py": "workers",
     "tests/distributed/test_ddp.py": "group",
     "tests/distributed/test_exchange.py": "group",
     "tests/distributed/test_sharded.py": "group",

@@ -21,12 +21,12 @@ SERVER.set_forkserver_preload(_MODULES)
 
 
 class Command:
-    """`trimtab` with some words, in a folder, as the leader of its own process group."""
+    """`trimtab` with some words, in a folder, as the leader of its own process group; `first` is called before."""
 
-    def __init__(self, words: list[str], folder: Path) -> None:
+    def __init__(self, words: list[str], folder: Path, first: Callable[[], None] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._streams = [folder / f".{name}" for name in ("stdout", "stderr")]
-        self._process = SERVER.Process(target=_run, args=(words, folder, self._streams))
+        self._process = SERVER.Process(target=_run, args=(words, folder, self._streams, first))
         self._process.start()
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -53,7 +53,7 @@ class Command:
         return out, err
 
 
-def _run(words: list[str], folder: Path, streams: list[Path]) -> None:
+def _run(words: list[str], folder: Path, streams: list[Path], first: Callable[[], None] | None) -> None:
     os.setsid()
     os.chdir(folder)
     for descriptor, path in enumerate(streams, start=1):
@@ -69,4 +69,6 @@ def _run(words: list[str], folder: Path, streams: list[Path]) -> None:
     # Forked workers would have the handlers of this process, where new ones have none.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None)
     local_pool.PROCESSES = multiprocessing.get_context("fork")  # type: ignore[assignment]
+    if first is not None:
+        first()
     sys.exit(main())

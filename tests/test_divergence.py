@@ -15,6 +15,7 @@ from torch.func import functional_call, jvp
 
 from trimtab import predict
 from trimtab.norms import Norm
+from trimtab.prediction import divergence as rates
 from trimtab.prediction.seen import NOT_SEEN, Spread, find
 
 ROOT = Path(__file__).parents[1]
@@ -43,10 +44,8 @@ class Point(nn.Module):
 
 
 def quadratic(curvatures: list[float], at: list[float]) -> Any:
-    import divergence_rates
-
     scale = torch.tensor(curvatures)
-    return divergence_rates.Problem(Point(at), lambda model: (scale * model().square()).sum() / 2, math.inf)
+    return rates.Problem(Point(at), lambda model: (scale * model().square()).sum() / 2, math.inf)
 
 
 @pytest.mark.parametrize("curvature", [0.3, 47.0])
@@ -95,7 +94,7 @@ def test_a_network_to_first_order_fails_at_the_measured_rate(divergence: ModuleT
 
 
 def test_an_edge_is_looked_for_in_both_directions_and_may_be_nowhere(divergence: ModuleType) -> None:
-    from divergence_rates import HIGHEST, LOWEST, START, edge
+    from trimtab.prediction.divergence import HIGHEST, LOWEST, START, edge
 
     for wanted in (3e-3, 0.0625, 0.7, 900.0):
         low, high = edge(lambda m, wanted=wanted: m >= wanted, START)
@@ -105,7 +104,7 @@ def test_an_edge_is_looked_for_in_both_directions_and_may_be_nowhere(divergence:
 
 
 def test_what_became_of_a_training(divergence: ModuleType) -> None:
-    from divergence_rates import STEPS, outcome, rises
+    from trimtab.prediction.divergence import STEPS, outcome, rises
 
     def losses(last: float) -> list[float]:
         return [2.5] + [last] * STEPS
@@ -120,8 +119,6 @@ def test_what_became_of_a_training(divergence: ModuleType) -> None:
 def test_a_dead_network_has_failed_only_where_a_smaller_rate_learned(
     divergence: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import divergence_rates as rates
-
     def ends(problem: Any, optimizer: str, rate: float, steps: int) -> list[float]:
         return [2.5] + [{"learns": 1.0, "idle": 2.4, "fails": 9.0}[at(rate)]] * steps
 

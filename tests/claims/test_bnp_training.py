@@ -39,7 +39,7 @@ MODULES: tuple[ModuleType, ...] = (
 )
 TRAINED = (
     *("fc-6-cifar10", "fc-1-cifar10", "cnn5-1", "cnn5-128", "cnn5-2", "cnn5-optimizers", "smallest-batches"),
-    *("resnet110", "preact110", "fc-time", "rates-table2", "rates-table3", "variants"),
+    *("resnet110", "preact110", "resnet18", "fc-time", "rates-table2", "rates-table3", "variants"),
 )
 ONE_ROW = ((1, "bn"), (1, "brn"))
 

@@ -80,6 +80,9 @@ class TestAlong:
         assert found[0]["all"].layers["1"].rows == 20
         assert found[3]["all"].layers["1"].inputs != found[0]["all"].layers["1"].inputs
         assert probe_along(context, run, {3}, probes)[3]["all"].layers == found[3]["all"].layers
+        assert len(seen) == 2
+        again = probe_along(context, run, {0, 3}, probes)
+        assert repr(again) == repr(found) and len(seen) == 2  # not trained again; NaN is in it
 
     def test_the_layer_in_the_middle(self) -> None:
         for network, norm, index in (("mlp3x100", "none", 2), ("mlp3x100", "ln", 2), ("cnn5", "gn", 2)):

@@ -1,6 +1,7 @@
 """Running experiments: plans, budgets, records, training runs."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,14 @@ import torch
 
 from tests.claims.helpers import claim, record
 from trimtab import cli
-from trimtab.claims import running
+from trimtab.claims import Claim, running
 from trimtab.claims.experiments.registry import Context, Experiment
 from trimtab.claims.findings import Findings
 from trimtab.claims.record import Record
-from trimtab.claims.running import plan, run
+from trimtab.claims.running import plan, plan_second, run
 from trimtab.claims.store import RecordStore
 from trimtab.claims.training_runs import enter_runs, train_cases
+from trimtab.claims.verdict import judge
 
 CPU = torch.device("cpu")
 
@@ -59,6 +61,125 @@ class TestPlans:
         store, wanted = RecordStore(tmp_path, shipped=False), [claim("check x", experiment="a")]
         assert [one.name for one in plan(wanted, "small", store).done] == ["a"]
         assert [one.name for one in plan(wanted, "small", store, force=True).now] == ["a"]
+
+
+class TestSecondPass:
+    @pytest.fixture
+    def wanted(self, known: dict[str, Experiment], monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
+        """Claims judged by `a` with standardized inputs in `b`, and by `c`."""
+        claims = [claim("acc: bn > ln", experiment="a", other_inputs="b"), claim("acc: bn > ln", experiment="c")]
+        monkeypatch.setattr("trimtab.claims.verdict_on", lambda one, size, store: judge(one, size, store, {}, {}))
+        return claims
+
+    @staticmethod
+    def written(folder: Path, name: str, bn: list[float], command: str = "trimtab claims run") -> None:
+        replace(record({"acc": {"bn": bn, "ln": [90.0, 90.0]}}, experiment=name), command=command).write(folder)
+
+    def test_the_first_pass_leaves_out_what_stands_beside(self, wanted: list[Claim], tmp_path: Path) -> None:
+        store = RecordStore(tmp_path, shipped=False)
+        assert [one.name for one in plan(wanted, "small", store).now] == ["a", "c"]
+        second = plan_second(wanted, "small", store)
+        assert [one.name for one in second.now] == ["b"] and not second.again
+
+    def test_what_is_undecided_is_run_again_with_twice_the_seeds(self, wanted: list[Claim], tmp_path: Path) -> None:
+        self.written(tmp_path, "a", [91.0, 92.0])
+        self.written(tmp_path, "c", [89.5, 92.0])  # the range of the differences has 0 in it
+        second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False))
+        assert [(one.name, one.minutes["small"]) for one in second.again] == [("c", 2.0)]
+        assert second.minutes("small") == 5 + 2
+
+    def test_once(self, wanted: list[Claim], tmp_path: Path) -> None:
+        self.written(tmp_path, "b", [91.0, 92.0])
+        self.written(tmp_path, "c", [89.5, 92.0], "trimtab claims run --experiment c --size small --more-seeds 2")
+        second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False))
+        assert not second.now and not second.again and [one.name for one in second.done] == ["b"]
+
+    @pytest.mark.parametrize(
+        ("budget", "now", "again"), [(7, ["b"], ["c"]), (6, ["b"], []), (4, [], ["c"]), (1, [], [])]
+    )
+    def test_a_budget_takes_what_fits(
+        self, budget: float, now: list[str], again: list[str], wanted: list[Claim], tmp_path: Path
+    ) -> None:
+        self.written(tmp_path, "c", [89.5, 92.0])
+        second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False), budget=budget)
+        assert ([one.name for one in second.now], [one.name for one in second.again]) == (now, again)
+        assert second.minutes("small") == 7 and len(second.later) == 2 - len(now) - len(again)
+
+
+class TestCommand:
+    """`trimtab claims run` with two claims and three experiments, one of which stands beside."""
+
+    @pytest.fixture
+    def ran(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, int]]:
+        """The names of experiments that were run, with how many times the seeds."""
+        monkeypatch.chdir(tmp_path)
+        ran: list[tuple[str, int]] = []
+
+        def measured(name: str) -> Any:
+            def run_it(findings: Findings, given: Context) -> None:
+                ran.append((name, given.more))
+                for seed in given.seeds(2):
+                    findings.number("acc", "bn", 90 + (-1) ** seed + given.more, seed=seed, unit="points")
+                    findings.number("acc", "ln", 90.5, seed=seed, unit="points")
+
+            return run_it
+
+        named = {name: experiment(name, 2.0, measured(name)) for name in ("first", "first-standard", "other")}
+        several = {
+            "x": claim("acc: bn > ln", name="x", experiment="first", other_inputs="first-standard"),
+            "y": claim("acc: bn > ln", name="y", experiment="other"),
+        }
+        monkeypatch.setattr(running, "experiment_named", named.__getitem__)
+        monkeypatch.setattr(running, "declared", lambda: several)
+        monkeypatch.setattr("trimtab.claims.claims", lambda: several)
+        monkeypatch.setattr("trimtab.claims.verdict_on", lambda one, size, store: judge(one, size, store, {}, {}))
+        return ran
+
+    def test_passes_budgets_and_going_on(self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["claims", "run", "--all", "--budget", "3"]) == 0
+        assert ran == [("first", 1)]
+        assert "Left: other; about 2 min." in capsys.readouterr().out
+        assert cli.main(["claims", "run", "--all"]) == 0  # goes on
+        assert ran == [("first", 1), ("other", 1)]
+        told = capsys.readouterr().out
+        assert "1 experiment has a record" in told and "Left" not in told
+        assert (
+            "A second pass (--second-pass) would run 1 experiment with standardized inputs and 2 again with twice the "
+            "seeds: about 10 min." in told
+        )
+        assert cli.main(["claims", "run", "--all", "--second-pass", "--dry-run"]) == 0
+        assert "other: An experiment., with twice the seeds, about 4 min" in capsys.readouterr().out
+        assert cli.main(["claims", "run", "--all", "--second-pass", "--budget", "7"]) == 0
+        assert ran[2:] == [("first-standard", 1), ("first", 2)]
+        assert "Left: other; about 4 min." in capsys.readouterr().out
+        assert cli.main(["claims", "run", "--all", "--second-pass"]) == 0
+        assert ran[4:] == [("other", 2)] and "Left" not in capsys.readouterr().out
+        assert cli.main(["claims", "run", "--all"]) == 0
+        assert len(ran) == 5 and "second pass" not in capsys.readouterr().out
+
+    def test_a_named_experiment_takes_a_budget_too(
+        self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["claims", "run", "--experiment", "first", "--experiment", "other", "--budget", "3"]) == 0
+        assert ran == [("first", 1)]
+        told = capsys.readouterr().out
+        assert "Left: other; about 2 min." in told and "second pass" not in told
+
+
+def test_anew_is_as_if_no_records_came_with_trimtab(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["claims", "run", "--block", "1.2", "--all", "--dry-run"]
+    assert cli.main(words) == 0
+    assert "3 experiments have a record" in capsys.readouterr().out
+    assert cli.main([*words, "--anew"]) == 0
+    told = capsys.readouterr().out
+    assert "3 experiments, about" in told and "have a record" not in told
+    record(experiment="fc-60-mnist").write(tmp_path / "runs" / "claims" / "results")
+    assert cli.main([*words, "--anew"]) == 0  # goes on
+    told = capsys.readouterr().out
+    assert "1 experiment has a record" in told and "fc-60-mnist:" not in told and "fc-60-cifar10:" in told
 
 
 class TestRuns:
@@ -135,6 +256,8 @@ class TestTraining:
     [
         (["run"], "say what to run"),
         (["run", "--all", "bnp-fig1"], "say what to run"),
+        (["run", "--experiment", "fc-60-mnist", "--second-pass"], "--second-pass is for --all or ids of claims"),
+        (["run", "--all", "--second-pass", "--force"], "leave --force out"),
         (["run", "nothing"], "there is no claim 'nothing'"),
         (["run", "--experiment", "fc-60-mnis"], "there is no experiment 'fc-60-mnis'; did you mean 'fc-60-mnist'?"),
         (["run", "--all", "--budget", "0"], "--budget must be a number of minutes above 0"),

@@ -179,3 +179,31 @@ def test_an_estimate_is_about_right(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cost(ran)
     assert (found.step, found.start, found.evaluation) == (0.25, 3.0, 0.0)
     assert found.seconds == 3.0 + 250.0
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [
+            "compare",
+            *SMALL[:2],
+            "--methods",
+            "bn",
+            "--batch-sizes",
+            "20",
+            "--epochs",
+            "1",
+            "--rates",
+            "1",
+            "--seeds",
+            "1",
+        ],
+        ["claims", "run", "--block", "1.7", "--all", "--anew"],
+    ],
+)
+def test_it_says_how_a_gpu_is_shared(
+    told: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.training.workers.gpu_sharing.sharing_notes", lambda device: ["They take turns."])
+    assert cli.main([*told, "--dry-run"]) == 0
+    assert "They take turns." in capsys.readouterr().out.splitlines()

@@ -359,7 +359,8 @@ def _alive(child: int) -> bool:
         return False
 
 
-def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # where no service is
     monkeypatch.setattr(local_pool, "usable_cores", lambda: 16)
     monkeypatch.setattr(local_pool, "memory", lambda: 100 << 30)
     assert default_jobs(CPU) == 16

@@ -54,7 +54,7 @@ class Claim:
         corrected: Parts of a corrected form, where the printed one is a slip.
         experiment: Whose record it is judged by, unless a part names another.
         other_inputs: The same experiment with standardized inputs: whether that would turn the verdict.
-        needs: What is missing to run it, in a sentence.
+        needs: Why it cannot be run at size small, or not at all, in a sentence.
         why: The likely reason for what came out, where it does not hold.
         seen: Whether an earlier run had been seen when the criterion was written. Then new seeds decide.
         disagrees: Why the criterion here is not the ledger's own, decided before the run.
@@ -80,10 +80,15 @@ class Claim:
     supersedes: tuple[Superseded, ...]
 
     @property
-    def experiments(self) -> tuple[str, ...]:
-        """The names of all experiments that it is judged by; derived claims have none."""
+    def deciding(self) -> tuple[str, ...]:
+        """The names of the experiments that its verdict is computed from; derived claims may have none."""
         named = [part.experiment or self.experiment for part in (*self.parts, *self.corrected) if part.kind != "claim"]
-        return tuple(dict.fromkeys(name for name in [*named, self.other_inputs] if name is not None))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The names of all its experiments: also that with standardized inputs, which stands beside."""
+        return tuple(dict.fromkeys(name for name in [*self.deciding, self.other_inputs] if name is not None))
 
 
 @dataclass(frozen=True, slots=True)

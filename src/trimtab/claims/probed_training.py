@@ -1,7 +1,8 @@
 """Training with the condition numbers of layers measured along the way, in a precision that shows them."""
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trimtab.claims.experiments.registry import Context
+from trimtab.claims.kept import kept
 from trimtab.data import batches, load
 from trimtab.networks import build
 
@@ -69,9 +71,29 @@ def probe_along(
 ) -> dict[int, dict[str, "ConditioningResult"]]:
     """Train a network, and probe it at these numbers of steps taken, on the batch of the next step.
 
+    What was trained and probed before is not trained again: an experiment has one set of probes for a network.
+
     Returns:
         By the number of steps and the name of the probe.
     """
+    from trimtab.probes.conditioning import ConditioningResult, LayerConditioning
+
+    def compute() -> dict[str, dict[str, Any]]:
+        found = _probe_along(context, run, steps, probes)
+        return {str(step): {name: asdict(result) for name, result in of.items()} for step, of in found.items()}
+
+    def read(content: dict[str, Any]) -> ConditioningResult:
+        layers = {name: LayerConditioning(**layer) for name, layer in content["layers"].items()}
+        return ConditioningResult(**{**content, "layers": layers})
+
+    asked = hashlib.sha256(repr((run, sorted(steps))).encode()).hexdigest()[:12]
+    looked = kept(context.work / f"probed-{asked}.json", compute)
+    return {int(step): {name: read(result) for name, result in of.items()} for step, of in looked.items()}
+
+
+def _probe_along(
+    context: Context, run: ProbedRun, steps: set[int], probes: Probes
+) -> dict[int, dict[str, "ConditioningResult"]]:
     import trimtab
 
     dataset = load(run.data, context.data_root)

@@ -10,10 +10,15 @@ from trimtab.claims.claim import Claim
 from trimtab.claims.declarations import claims as declared
 from trimtab.claims.experiments.registry import Context, Experiment, experiment_named
 from trimtab.claims.findings import Findings
+from trimtab.claims.needs import with_origins
 from trimtab.claims.record import Record, rounded
 from trimtab.claims.store import RecordStore
 from trimtab.training.device import hardware
 from trimtab.training.launch import versions
+
+MORE = 2
+"""Times the usual number of seeds, where that left something undecided."""
+MORE_SEEDS = "--more-seeds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +30,24 @@ class Plan:
         later: Those that the budget does not reach.
         done: Those that have a record.
         without: Those that have no such size.
+        again: Those to run again with `MORE` times the seeds; their minutes are so many times as long.
     """
 
     now: tuple[Experiment, ...]
-    later: tuple[Experiment, ...]
-    done: tuple[Experiment, ...]
-    without: tuple[Experiment, ...]
+    later: tuple[Experiment, ...] = ()
+    done: tuple[Experiment, ...] = ()
+    without: tuple[Experiment, ...] = ()
+    again: tuple[Experiment, ...] = ()
+
+    def minutes(self, size: str) -> float:
+        """How long what is to be run takes, what is left for later included."""
+        return sum(one.minutes[size] for one in (*self.now, *self.again, *self.later))
 
 
 def plan(
     claims: Iterable[Claim], size: str, store: RecordStore, *, budget: float | None = None, force: bool = False
 ) -> Plan:
-    """The experiments that claims are judged by, with those that fit into a budget of minutes.
+    """The first pass: the experiments that claims are judged by, with those that fit into a budget of minutes.
 
     Args:
         claims: The claims.
@@ -45,10 +56,58 @@ def plan(
         budget: Minutes; None: no limit.
         force: Whether to run again what has a record.
     """
-    wanted = dict.fromkeys(name for claim in _with_origins(claims) for name in claim.experiments)
+    wanted = dict.fromkeys(name for claim in with_origins(claims, declared()) for name in claim.deciding)
+    return _planned(map(experiment_named, wanted), (), size, store, budget, force)
+
+
+def plan_named(
+    names: Iterable[str], size: str, store: RecordStore, *, budget: float | None = None, force: bool = False
+) -> Plan:
+    """Experiments by name, with those that fit into a budget of minutes."""
+    return _planned(map(experiment_named, dict.fromkeys(names)), (), size, store, budget, force)
+
+
+def plan_second(claims: Iterable[Claim], size: str, store: RecordStore, *, budget: float | None = None) -> Plan:
+    """The second pass: what stands beside, and more seeds where a part of a criterion is undecided.
+
+    Runs with standardized inputs stand beside. What was run with more seeds already is left as it is.
+
+    Args:
+        claims: The claims.
+        size: The size.
+        store: The records that there are.
+        budget: Minutes; None: no limit.
+    """
+    from trimtab.claims import verdict_on
+
+    several = list(with_origins(claims, declared()))
+    beside = dict.fromkeys(claim.other_inputs for claim in several if claim.other_inputs is not None)
+    undecided: dict[str, None] = {}
+    for claim in several:
+        for outcome in verdict_on(claim, size, store).outcomes:
+            name = outcome.part.experiment or claim.experiment
+            if outcome.state == "undecided" and outcome.part.kind != "claim" and name is not None:
+                undecided[name] = None
+    again = []
+    for name in undecided:
+        record, one = store.find(name, size), experiment_named(name)
+        if record is not None and MORE_SEEDS not in record.command:
+            again.append(replace(one, minutes={size: MORE * one.minutes[size]}))
+    return _planned(map(experiment_named, beside), again, size, store, budget, False)
+
+
+def _planned(
+    wanted: Iterable[Experiment],
+    again: Iterable[Experiment],
+    size: str,
+    store: RecordStore,
+    budget: float | None,
+    force: bool,
+) -> Plan:
+    repeated: list[Experiment] = []
     now, later, done, without = [], [], [], []
     left = float("inf") if budget is None else budget
-    for known in map(experiment_named, wanted):
+    for known in wanted:
         if size not in known.minutes:
             without.append(known)
         elif not force and store.find(known.name, size) is not None:
@@ -58,14 +117,11 @@ def plan(
             left -= known.minutes[size]
         else:
             later.append(known)
-    return Plan(tuple(now), tuple(later), tuple(done), tuple(without))
-
-
-def _with_origins(wanted: Iterable[Claim]) -> Iterable[Claim]:
-    """Claims, each with those that it is derived from."""
-    for claim in wanted:
-        yield claim
-        yield from _with_origins(declared()[part.name] for part in claim.parts if part.kind == "claim")
+    for known in again:
+        fits = known.minutes[size] <= left
+        (repeated if fits else later).append(known)
+        left -= known.minutes[size] if fits else 0
+    return Plan(tuple(now), tuple(later), tuple(done), tuple(without), tuple(repeated))
 
 
 def run(
@@ -99,7 +155,7 @@ def run(
             size=context.size,
             date=date.today().isoformat(),
             command=f"trimtab claims run --experiment {one.name} --size {context.size}"
-            + (f" --more-seeds {context.more}" if context.more > 1 else ""),
+            + (f" {MORE_SEEDS} {context.more}" if context.more > 1 else ""),
             commit=commit,
             machine=hardware(context.device),
             versions=versions(),

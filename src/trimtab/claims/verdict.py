@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from trimtab.claims.claim import Claim
 from trimtab.claims.judging import Outcome, State, judge_part
+from trimtab.claims.needs import Records, what_is_missing
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
 
@@ -13,13 +14,6 @@ VerdictState = Literal["holds", "holds in part", "does not hold", "undecided", "
 VERDICTS: tuple[VerdictState, ...] = (
     *("holds", "holds in part", "does not hold", "undecided", "not applicable", "not run"),
 )
-
-
-class Records(Protocol):
-    """Finds the record of an experiment at a size."""
-
-    def find(self, experiment: str, size: str) -> Record | None:
-        """The record; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +28,7 @@ class Verdict:
         corrected: Of the parts of its corrected form.
         flags: `erratum`: the printed form does not hold, the corrected one does. `input scaling`: with standardized
             inputs the verdict would be another one. `neighbour`: other data or another network than the paper's.
-        reason: Why it was not run.
+        reason: Why it was not run, and what would run it.
         records: What it was judged by, by experiment.
     """
 
@@ -74,7 +68,7 @@ def judge(
         functions: The functions that parts can name.
     """
     if not claim.parts:
-        return Verdict(claim.id, size, "not run", (), (), (), claim.needs, {})
+        return Verdict(claim.id, size, "not run", (), (), (), what_is_missing(claim, size, records, claims), {})
     found = {name: record for name in claim.experiments if (record := records.find(name, size)) is not None}
 
     def outcomes(parts: tuple[Part, ...], default: str | None) -> tuple[Outcome, ...]:
@@ -106,7 +100,8 @@ def judge(
         flags.append("neighbour")
     reason = ""
     if state == "not run":
-        reason = claim.needs or next(outcome.sentence for outcome in printed if outcome.state == "not run")
+        lacks = next(outcome.sentence for outcome in printed if outcome.state == "not run")
+        reason = what_is_missing(claim, size, records, claims, lacks)
     return Verdict(claim.id, size, state, printed, corrected, tuple(flags), reason, found)
 
 

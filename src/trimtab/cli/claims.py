@@ -2,14 +2,14 @@
 
 import argparse
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.cli.claims_report import add_report, report
+from trimtab.cli.claims_run import WORK, run_experiments
 from trimtab.cli.claims_text import as_json, described, line
-from trimtab.cli.common import FAILED, CommandError, add_machine, need, place, positive, resumable, typed
+from trimtab.cli.common import JOBS, CommandError, add_machine, need, place, positive
 
 if TYPE_CHECKING:
     from trimtab.claims import Claim, RecordStore, Verdict
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PAPERS = ("bnp", "landscape", "meanfield", "regularization", "trimtab")
 SIZES = ("small", "gpu", "paper")
-WORK = Path("runs") / "claims"
-GO_ON = "the same command goes on"
 
 
 def add(commands: "Commands") -> None:
@@ -40,7 +38,8 @@ def add(commands: "Commands") -> None:
         usage="trimtab claims run (ID ... | --all | --experiment NAME) [--size SIZE] [--budget MINUTES] [options]",
         help="run the experiments that decide claims",
         description="Runs the experiments that decide claims and writes a record of each. What has a record is not run "
-        "again, and training runs that were done are found again: the same command goes on where it was stopped.",
+        "again, and training runs that were done are found again: the same command goes on where it was stopped. It "
+        "ends with how many minutes a second pass would take.",
     )
     running.add_argument("ids", nargs="*", metavar="ID", help="of claims, as `trimtab claims list` has them")
     running.add_argument("--all", action="store_true", help="all claims, or those that the filters leave")
@@ -55,11 +54,21 @@ def add(commands: "Commands") -> None:
     running.add_argument(
         "--more-seeds", type=positive, default=1, metavar="N", help="so many times the usual number of seeds"
     )
-    running.add_argument("--jobs", type=positive, metavar="N", help="training runs at a time (default: by the machine)")
+    running.add_argument("--jobs", type=positive, metavar="N", help=f"training runs at a time (default: {JOBS})")
     running.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="who trains (default: %(default)s)"
     )
     running.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster, as for `trimtab compare`")
+    running.add_argument(
+        "--second-pass",
+        action="store_true",
+        help="instead what stands beside: standardized inputs, and twice the seeds where something is undecided",
+    )
+    running.add_argument(
+        "--anew",
+        action="store_true",
+        help="as if no records came with trimtab: those in --results count, so that the same command goes on",
+    )
     running.add_argument("--force", action="store_true", help="run again what has a record")
     running.add_argument("--dry-run", action="store_true", help="say what would be run, and how long it takes")
     _add_results(running)
@@ -122,11 +131,24 @@ def _best(claim: "Claim", store: "RecordStore") -> "Verdict":
     return best_first(claim, store)[0]
 
 
+def _not_run_at(store: "RecordStore") -> "Callable[[Claim], dict[str, str]]":
+    """Says for a claim what each size needs that it was not run at."""
+    from trimtab.claims import claims
+    from trimtab.claims.needs import not_run_at
+
+    return lambda claim: not_run_at(claim, store, claims())
+
+
 def _list(options: argparse.Namespace) -> int:
     store = _store(options)
     rows = [(claim, _best(claim, store)) for claim in _chosen(options, store)]
+    not_run = _not_run_at(store)
     if options.json:
-        print(json.dumps([as_json(claim, verdict) for claim, verdict in rows], indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                [as_json(claim, verdict, not_run(claim)) for claim, verdict in rows], indent=1, ensure_ascii=False
+            )
+        )
         return 0
     need("rich")
     from rich.text import Text
@@ -147,82 +169,18 @@ def _show(options: argparse.Namespace) -> int:
     store = _store(options)
     named = map(claim_named, options.ids)
     shown = [(claim, list(verdicts(claim, store).values()) or best_first(claim, store)) for claim in named]
+    not_run = _not_run_at(store)
     if options.json:
-        several = [[as_json(claim, verdict) for verdict in found] for claim, found in shown]
+        several = [[as_json(claim, verdict, not_run(claim)) for verdict in found] for claim, found in shown]
         print(json.dumps(several, indent=1, ensure_ascii=False))
         return 0
     for number, (claim, found) in enumerate(shown):
-        print(*([""] if number else []), *described(claim, found), sep="\n")
+        print(*([""] if number else []), *described(claim, found, not_run(claim)), sep="\n")
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
-    from trimtab.claims import claim_named
-    from trimtab.claims.experiments.registry import Context, experiment_named
-    from trimtab.claims.running import Plan, plan, run
-    from trimtab.training.device import device_named
-    from trimtab.training.workers.engines import engine_named
+    from trimtab.claims import RecordStore
 
-    if bool(options.ids) + options.all + bool(options.experiment) != 1:
-        raise CommandError("say what to run: ids of claims, --all, or --experiment NAME")
-    if options.budget is not None and not options.budget > 0:
-        raise CommandError(f"--budget must be a number of minutes above 0, not {options.budget:g}")
-    if options.engine == "ray":
-        need("ray", extra="ray")
-    store = _store(options)
-    if options.experiment:
-        named = [experiment_named(name) for name in dict.fromkeys(options.experiment)]
-        without = tuple(one for one in named if options.size not in one.minutes)
-        done = tuple(
-            one for one in named if one not in without and not options.force and store.find(one.name, options.size)
-        )
-        planned = Plan(tuple(one for one in named if one not in (*without, *done)), (), done, without)
-    else:
-        claims = [claim_named(name) for name in options.ids] if options.ids else _chosen(options, store)
-        planned = plan(claims, options.size, store, budget=options.budget, force=options.force)
-    for one in planned.without:
-        print(f"{one.name} has no size {options.size}; it has {', '.join(one.minutes)}.")
-    if planned.done:
-        print(f"{len(planned.done)} experiments have a record; --force runs them again.")
-    if options.dry_run:
-        for one in planned.now:
-            print(f"{one.name}: {one.title}, about {one.minutes[options.size]:g} min")
-        print(f"{len(planned.now)} experiments, about {sum(one.minutes[options.size] for one in planned.now):g} min.")
-        _say_left(planned.later, options.size)
-        return 0
-    context = Context(
-        size=options.size,
-        device=device_named(options.device),
-        data_root=options.data_root,
-        work=WORK / options.size,
-        jobs=options.jobs,
-        engine=engine_named(options.engine, options.ray_address),
-        more=options.more_seeds,
-        command=typed(),
-        show=lambda text: print(f"  {text}", flush=True),
-    )
-    deadline = None if options.budget is None else time.monotonic() + 60 * options.budget
-    failed = 0
-    left: list[Any] = []
-    with resumable(WORK, GO_ON):
-        for one in planned.now:
-            print(f"{one.name}: {one.title}, about {one.minutes[options.size]:g} min", flush=True)
-            try:
-                left += run(
-                    [one],
-                    context,
-                    _results(options),
-                    deadline=deadline,
-                    finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
-                )
-            except ValueError as error:  # data that are not there, say
-                failed += 1
-                print(f"  not run: {error}", flush=True)
-    _say_left([*left, *planned.later], options.size)
-    return FAILED if failed else 0
-
-
-def _say_left(left: Sequence[Any], size: str) -> None:
-    if left:
-        minutes = sum(one.minutes[size] for one in left)
-        print(f"Left: {', '.join(one.name for one in left)}; about {minutes:g} min.")
+    store = RecordStore(_results(options), shipped=not options.anew)
+    return run_experiments(options, _chosen, store, _results(options))

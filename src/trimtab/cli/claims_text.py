@@ -1,6 +1,6 @@
 """What `trimtab claims` prints of a claim: a line, a paragraph, JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ def line(claim: "Claim", verdict: "Verdict") -> str:
     return f"{verdict.state}{flags} ({verdict.size}{', ' + dates if dates else ''}): {claim.statement}"
 
 
-def described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
-    """A claim in lines."""
+def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[str, str]") -> list[str]:
+    """A claim in lines; of the sizes that it has and was not run at, what they need."""
     lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
     for verdict in found:
         lines.append(
@@ -27,6 +27,8 @@ def described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
         if verdict.state == "not run" and not verdict.records:
             lines.append(f"  {verdict.reason}")
             continue
+        if verdict.reason:
+            lines.append(f"  {verdict.reason}")
         for outcome in verdict.outcomes:
             label = f"({outcome.part.label}) " if outcome.part.label else ""
             lines.append(f"  {label}{outcome.part.text}: {outcome.state}; {outcome.sentence}")
@@ -34,6 +36,8 @@ def described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
         for record in verdict.records.values():
             lines.append(f"  {record.command}; {record.date}, {record.seconds:.0f} s, {record.machine}")
             lines += [f"  {note}" for note in record.notes]
+    shown = {verdict.size for verdict in found}
+    lines += [f"At size {size}: not run; {what}" for size, what in not_run_at.items() if size not in shown]
     if claim.why:
         lines.append(f"Why: {claim.why}")
     if claim.disagrees:
@@ -41,8 +45,8 @@ def described(claim: "Claim", found: "Sequence[Verdict]") -> list[str]:
     return lines
 
 
-def as_json(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
-    """A claim with a verdict as a JSON object."""
+def as_json(claim: "Claim", verdict: "Verdict", not_run_at: "Mapping[str, str]") -> dict[str, Any]:
+    """A claim with a verdict as a JSON object, with what the sizes need that it was not run at."""
     return {
         "id": claim.id,
         "paper": claim.paper,
@@ -55,6 +59,7 @@ def as_json(claim: "Claim", verdict: "Verdict") -> dict[str, Any]:
         "size": verdict.size,
         "flags": list(verdict.flags),
         "reason": verdict.reason,
+        "not_run_at": dict(not_run_at),
         "corrected": verdict.corrected_state,
         "parts": [
             {

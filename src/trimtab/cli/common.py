@@ -28,6 +28,7 @@ PACKAGES = {
     "mlflow": "mlflow-skinny",
 }
 
+JOBS = "one per core; on a GPU one per 4 cores, per 2 with NVIDIA's multi-process service"
 PAGE = "report.html"
 RECIPES = "What is not given is taken from the recipe of the paper that the network is from."
 FEW = 4

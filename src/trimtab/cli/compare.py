@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trimtab.cli.common import (
     FAILED,
+    JOBS,
     LAB,
     PAGE,
     RECIPES,
@@ -127,9 +128,7 @@ def _add_common(parser: "Parser", out: str | None) -> None:
     parser.add_argument(
         "--seeds", type=positive, default=3, metavar="N", help="runs at the chosen learning rate (default: %(default)s)"
     )
-    parser.add_argument(
-        "--jobs", type=positive, metavar="N", help="runs at a time (default: as many as do not slow each other down)"
-    )
+    parser.add_argument("--jobs", type=positive, metavar="N", help=f"runs at a time (default: {JOBS})")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each run (default: %(default)s)")
     parser.add_argument(
         "--engine",
@@ -196,6 +195,7 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
     from trimtab.training.compare import ComparisonRunner
     from trimtab.training.device import device_named
     from trimtab.training.workers.engines import engine_named
+    from trimtab.training.workers.gpu_sharing import sharing_notes
     from trimtab.training.workers.pool import TrainingFailed
 
     if options.engine == "ray":
@@ -220,7 +220,8 @@ def _run(grid: "Grid", out: Path, options: argparse.Namespace, command: str) -> 
             )
             if options.dry_run:
                 estimate, cannot = runner.estimate()
-                notes = [*runner.notes, *(f"{what} cannot be trained: {why}" for what, why in cannot.items())]
+                sharing = sharing_notes(device) if options.engine == "local" else []
+                notes = [*runner.notes, *sharing, *(f"{what} cannot be trained: {why}" for what, why in cannot.items())]
                 return show_estimate(estimate, out, notes=notes, as_json=options.json)
             comparison = runner.run(conclusion)
     except TrainingFailed as error:

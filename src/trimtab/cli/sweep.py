@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.cli.common import (
     FAILED,
+    JOBS,
     LAB,
     PAGE,
     RECIPES,
@@ -73,7 +74,7 @@ def add(commands: "Commands") -> None:
         "--jobs",
         type=positive,
         metavar="N",
-        help="separate networks at a time (default: as many as the machine can do)",
+        help=f"separate networks at a time (default: {JOBS})",
     )
     parser.add_argument(
         "--threads",

@@ -18,7 +18,7 @@ MAPS = 10
 """Errors of statistics are medians over so many batches."""
 
 
-@experiment("bnp-convolutions", "bnp: convolutions as matrices", small=1)
+@experiment("bnp-convolutions", "bnp: convolutions as matrices", small=0.2)
 def convolutions(findings: Findings, context: Context) -> None:
     """Lemma 8, Prop. 9, Fig. 1, eqs. 19 to 22, Prop. 10."""
     for form in ("printed", "corrected"):

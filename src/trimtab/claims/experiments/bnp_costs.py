@@ -26,7 +26,7 @@ IN_SECTION_5: tuple[tuple[str, int, tuple[int, ...], tuple[int, ...]], ...] = (
 FORMS: tuple[Form, ...] = ("printed", "corrected")
 
 
-@experiment("bnp-costs", "bnp: operations of a step, counted", small=0.5)
+@experiment("bnp-costs", "bnp: operations of a step, counted", small=0.2)
 def costs(findings: Findings, context: Context) -> None:
     """Prop. 6, and BatchNorm's cost beside it."""
     for form in FORMS:

@@ -18,7 +18,7 @@ STEPS = 8
 OTHER_RATES = 1000
 
 
-@experiment("bnp-descent", "bnp: gradient descent near a minimum", small=0.5)
+@experiment("bnp-descent", "bnp: gradient descent near a minimum", small=0.1)
 def descent(findings: Findings, context: Context) -> None:
     """Eqs. 3, 5, 6 and 8, and Theorem 1."""
     findings.check("contraction", lambda rng: contracts(rng, rng.uniform(0.05, 1.95)), tolerance=EPSILON)

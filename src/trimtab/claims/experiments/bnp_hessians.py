@@ -26,7 +26,7 @@ SEARCHED = 4
 """Features where the best scaling is searched for."""
 
 
-@experiment("bnp-hessians", "bnp: a unit's Hessian and its conditioning", small=1)
+@experiment("bnp-hessians", "bnp: a unit's Hessian and its conditioning", small=1.1)
 def hessians(findings: Findings, context: Context) -> None:
     """Props. 2 and 11, Theorems 3 and 4, Sec. 3.3, Lemma A1."""
     findings.check("dense-hessian", dense)

@@ -16,7 +16,7 @@ from trimtab.theory.bounds.sides import Sides
 UNCHANGED = 1e-5
 
 
-@experiment("bnp-invariances", "bnp: what LN, GN and BN have in common", small=1)
+@experiment("bnp-invariances", "bnp: what LN, GN and BN have in common", small=0.2)
 def invariances(findings: Findings, context: Context) -> None:
     """Sec. 3.5."""
     findings.check("gn-of-one-group", gn_of_one_group)

@@ -49,7 +49,7 @@ FOURTH: dict[str, tuple[Entries, float]] = {"gaussian": (gaussian, 3.0), "rare-l
 """With the fourth moment of an entry."""
 
 
-@experiment("bnp-norms", "bnp: norms of random matrices", small=1)
+@experiment("bnp-norms", "bnp: norms of random matrices", small=0.1)
 def norms(findings: Findings, context: Context) -> None:
     """Lemma A2, Prop. 5, and the norm with a column of ones."""
     findings.check("norm-with-ones", norm_with_ones)

@@ -20,7 +20,7 @@ LR = 0.1
 OUTPUTS = 3
 
 
-@experiment("bnp-steps", "bnp: steps of BNP and of BatchNorm", small=1)
+@experiment("bnp-steps", "bnp: steps of BNP and of BatchNorm", small=0.3)
 def steps(findings: Findings, context: Context) -> None:
     """Algorithms 2 and 3, Prop. 7, Sec. 3.4."""
     findings.check("algorithm-2", algorithm_2)

@@ -79,7 +79,14 @@ def rates_vgg(findings: Findings, context: Context) -> None:
     enter_good_rates(findings, context, vgg(findings, context.size), ("vanilla", "bn", "gn", "bnp"), seeds)
 
 
-@experiment("cited-affine", "Trained γ and β in Preact-ResNet-18", gpu=12, paper=36, needs=CIFAR)
+@experiment(
+    "cited-affine",
+    "Trained γ and β in Preact-ResNet-18",
+    small=6,
+    gpu=12,
+    paper=36,
+    needs={"small": (), "gpu": CIFAR, "paper": CIFAR},
+)
 def affine(findings: Findings, context: Context) -> None:
     """Frankle et al."""
     cases: dict[str, dict[str, Any]] = {
@@ -87,10 +94,13 @@ def affine(findings: Findings, context: Context) -> None:
         "fixed": {"method": "bn", "fixed_gamma": True, "fixed_beta": True},
     }
     shared: dict[str, Any] = {"data": "cifar10", "network": "preact18", "epochs": 20, "evaluations": EVALUATIONS}
+    if context.size == "small":
+        findings.neighbour = "digits instead of CIFAR-10"
+        shared |= {"data": "digits", "augment": False}  # cropped or flipped, an 8×8 digit may be another one
     if context.device.type == "cuda":
         shared |= {"precision": "bf16", "compile": True}
     trained = train_cases(context, cases, shared, context.seeds(1 if context.size == "gpu" else 3))
-    enter_runs(findings, trained, load("cifar10", context.data_root).classes)
+    enter_runs(findings, trained, load(shared["data"], context.data_root).classes)
     enter_differences(findings)
     findings.settings |= shared
 

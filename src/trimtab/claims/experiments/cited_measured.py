@@ -17,7 +17,7 @@ DRAWS = 10
 BATCH, STEPS, LOOKS = 60, 1000, (0, 500, 1000)
 
 
-@experiment("cited-rank-collapse", "Stable rank in random deep linear networks", small=0.1, gpu=0.1, paper=0.1)
+@experiment("cited-rank-collapse", "Stable rank in random deep linear networks", small=0.2, gpu=0.1, paper=0.1)
 def rank_collapse(findings: Findings, context: Context) -> None:
     """Daneshmand et al.: Gaussian weights, white inputs, with and without BatchNorm after each layer."""
     for seed in context.seeds(DRAWS):
@@ -46,7 +46,7 @@ def stable_ranks(normalized: bool, seed: int) -> list[float]:
     return found
 
 
-@experiment("cited-hessian", "κ of a unit's Hessian with and without BN", small=1, gpu=1, paper=2, needs=("cifar10",))
+@experiment("cited-hessian", "κ of a unit's Hessian with and without BN", small=0.4, gpu=1, paper=2, needs=("cifar10",))
 def hessian(findings: Findings, context: Context) -> None:
     """Lian and Liu, in the network of bnp's Fig. 8: the first output unit, in double precision."""
     dataset = load("cifar10", context.data_root)

@@ -17,7 +17,7 @@ SAMPLES, WIDTH = 40, 5
 DROPOUT, INPUTS = 0.125, 10
 
 
-@experiment("cited-theorems", "formulas of others that the papers cite", small=1)
+@experiment("cited-theorems", "formulas of others that the papers cite", small=0.8)
 def cited(findings: Findings, context: Context) -> None:
     """Ba et al.; Krogh and Hertz; Wager et al."""
     for what in ("input", "weight"):

@@ -204,7 +204,7 @@ def _size(unit: Unit, g: Array) -> float:
 # ---- All of it -------------------------------------------------------------------------------------------------------
 
 
-@experiment("landscape-theorems", "Theorems of the landscape paper on random draws", small=1, paper=1)
+@experiment("landscape-theorems", "Theorems of the landscape paper on random draws", small=0.2, paper=1)
 def theorems(findings: Findings, context: Context) -> None:
     """Sec. 4, App. C and Alg. 1."""
 

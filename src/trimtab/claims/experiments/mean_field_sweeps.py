@@ -124,7 +124,7 @@ def mnist_dense(findings: Findings, context: Context) -> None:
     panel(findings, context, "mnist", "mf-mlp")
 
 
-@experiment("sweep-mnist-conv", "η and γ, MNIST, convolutions", small=4, gpu=10, paper=60, needs=MNIST)
+@experiment("sweep-mnist-conv", "η and γ, MNIST, convolutions", small=3.5, gpu=10, paper=60, needs=MNIST)
 def mnist_conv(findings: Findings, context: Context) -> None:
     """Fig. 2."""
     panel(findings, context, "mnist", "mf-conv")
@@ -142,7 +142,7 @@ def cifar10_conv(findings: Findings, context: Context) -> None:
     panel(findings, context, "cifar10", "mf-conv")
 
 
-@experiment("sweep-sigma-w", "η and σ_w², MNIST, dense, vanilla", small=8, gpu=5, paper=20, needs=MNIST)
+@experiment("sweep-sigma-w", "η and σ_w², MNIST, dense, vanilla", small=5, gpu=5, paper=20, needs=MNIST)
 def sigma_w(findings: Findings, context: Context) -> None:
     """Fig. 3."""
     size = context.size
@@ -153,7 +153,7 @@ def sigma_w(findings: Findings, context: Context) -> None:
     findings.settings |= {**common, "σ_w²": SIGMAS[size], **how}
 
 
-@experiment("sweep-momentum", "η_c with and without momentum, MNIST, dense", small=8, gpu=5, paper=15, needs=MNIST)
+@experiment("sweep-momentum", "η_c with and without momentum, MNIST, dense", small=4, gpu=5, paper=15, needs=MNIST)
 def momentum(findings: Findings, context: Context) -> None:
     """Sec. 4, eq. 7."""
     size = context.size
@@ -170,7 +170,7 @@ def momentum(findings: Findings, context: Context) -> None:
     findings.settings |= {**common, **how}
 
 
-@experiment("sweep-full-batch", "η_c of vanilla networks, full batch", small=4, gpu=2, paper=20, needs=MNIST)
+@experiment("sweep-full-batch", "η_c of vanilla networks, full batch", small=1.8, gpu=2, paper=20, needs=MNIST)
 def full_batch(findings: Findings, context: Context) -> None:
     """Sec. 2.1, Karakida et al.: three dense layers on all samples at once, of which there are few at size small."""
     samples = {"small": 1000, "gpu": 10_000, "paper": 50_000}[context.size]

@@ -22,7 +22,7 @@ LOOKS = 6
 """So often weights and λ_max are measured along a run."""
 
 
-@experiment("mean-field-weights", "Weights and λ_max along a training", small=2, gpu=3, paper=5, needs=("mnist",))
+@experiment("mean-field-weights", "Weights and λ_max along a training", small=1, gpu=3, paper=5, needs=("mnist",))
 def weights(findings: Findings, context: Context) -> None:
     """Sec. 2.1: dense networks on MNIST at η*/2, by the paper's η*; BatchNorm with γ = 1."""
     size, seeds = context.size, context.seeds(2 if context.size == "small" else 5)
@@ -126,7 +126,7 @@ def early_loss(history: History) -> float:
 @experiment(
     "initial-gamma-vgg16",
     "Initial γ, VGG16",
-    small=1,
+    small=1.1,
     gpu=6,
     paper=60,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

@@ -64,7 +64,7 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 @experiment(
     "ablation",
     "Units of regcnn that accuracy needs",
-    small=3,
+    small=2.5,
     gpu=10,
     paper=30,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},
@@ -93,7 +93,7 @@ def halved(found: list[dict[str, Any]]) -> float:
     return 1.0 if share != share else share
 
 
-@experiment("length-direction", "Length and direction descended apart, least squares", small=1, paper=1)
+@experiment("length-direction", "Length and direction descended apart, least squares", small=0.3, paper=1)
 def length_direction(findings: Findings, context: Context) -> None:
     """Steps to a millionth of the first suboptimality, for n = 50 and a condition number of 1,000."""
     import numpy as np

@@ -1,9 +1,11 @@
 """Claims of our own: what `debias` does, and what BNP gains when inputs are in [0, 1]."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
+from trimtab.claims.kept import kept
 from trimtab.claims.training_runs import enter_runs, train_cases
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def debias(findings: Findings, context: Context) -> None:
         findings.notes.append("2 epochs instead of 5.")
 
 
-@experiment("input-scaling", "What BNP of each layer gains", small=6, gpu=3, needs=("cifar10",))
+@experiment("input-scaling", "What BNP of each layer gains", small=18, gpu=3, needs=("cifar10",))
 def input_scaling(findings: Findings, context: Context) -> None:
     """BNP of all layers, of the first alone and of the others, with inputs in [0, 1] and standardized."""
     from trimtab.data import load
@@ -40,7 +42,9 @@ def input_scaling(findings: Findings, context: Context) -> None:
     for seed in context.seeds(3):
         acc = {}
         for name, (settings, skipped) in cases.items():
-            acc[name] = _accuracy(context, dataset, {"normalize": "unit", **settings}, skipped, seed)
+            place = context.work / f"{name.replace(', ', '-').replace(' ', '-')}-seed-{seed}.json"
+            given = {"normalize": "unit", **settings}
+            acc[name] = kept(place, partial(_accuracy, context, dataset, given, skipped, seed))
             findings.number("acc", name, acc[name], seed=seed, unit="points")
             context.show(f"{name}, seed {seed}: {acc[name]:.2f}")
         gains = {

@@ -23,7 +23,7 @@ AFTER = 500
 """Steps, after which saturation is looked at."""
 
 
-@experiment("deep-plain", "Gradients in deep dense networks at the start", small=1, paper=1, needs=("cifar10",))
+@experiment("deep-plain", "Gradients in deep dense networks at the start", small=0.9, paper=1, needs=("cifar10",))
 def deep_plain(findings: Findings, context: Context) -> None:
     """Whether gradients explode or vanish, and whether those at neighbouring inputs are alike."""
     import torch
@@ -88,7 +88,7 @@ def _is_of(name: str, case: str) -> bool:
     return name.startswith(f"{case}-")
 
 
-@experiment("saturation", "Saturated units in a network with tanh", small=2, gpu=3, paper=3, needs=("cifar10",))
+@experiment("saturation", "Saturated units in a network with tanh", small=1, gpu=3, paper=3, needs=("cifar10",))
 def saturation(findings: Findings, context: Context) -> None:
     """Sec. 3: the share of units with abs(tanh) above 0.95 after 500 steps."""
     probes: dict[str, Any] = {"probe": ("activations",), "probe_at": (0, AFTER), "evaluations": 1}

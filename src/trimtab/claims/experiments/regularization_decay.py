@@ -178,7 +178,7 @@ def first_order(findings: Findings) -> None:
         findings.number("median of the first-order term over ζγ²", name, float(np.median(shares)))
 
 
-@experiment("reg-decay", "What batch noise adds to the loss, beside Theorem 1", small=2)
+@experiment("reg-decay", "What batch noise adds to the loss, beside Theorem 1", small=1.3)
 def decay(findings: Findings, context: Context) -> None:
     """Theorem 1, eq. 5 and App. 1."""
     theorem(findings, BATCHES)

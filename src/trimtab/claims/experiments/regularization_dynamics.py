@@ -135,7 +135,7 @@ def batch_sizes(findings: Findings) -> None:
         findings.number("γ/γ* of a linear unit with real BN", f"M={m}", real[m])
 
 
-@experiment("reg-dynamics", "Update rules, averages and order parameters of a teacher and a student", small=2)
+@experiment("reg-dynamics", "Update rules, averages and order parameters of a teacher and a student", small=0.4)
 def dynamics(findings: Findings, context: Context) -> None:
     """Eqs. 6 to 11, App. 2, Table 2."""
     for printed, suffix in ((True, "-printed"), (False, "")):

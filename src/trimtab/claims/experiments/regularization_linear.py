@@ -1,6 +1,5 @@
 """regularization, Sec. 4: generalization of a linear student, by formulas, solved regressions and training."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from trimtab.claims.cases import check_cases, within
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
-from trimtab.records import whole_file
+from trimtab.claims.kept import kept
 from trimtab.theory.bounds import Sides
 from trimtab.theory.generalization import ridge_curve, sgd_curve
 from trimtab.theory.simulation import linear_losses, simulate_linear
@@ -122,7 +121,7 @@ def distance_to_pseudo_inverse(alpha: float, inputs: int, steps: int, batch_size
     return float(np.linalg.norm(w - least) / np.linalg.norm(least))
 
 
-@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=2)
+@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=3)
 def excess_risk(findings: Findings, context: Context) -> None:
     """Eqs. 14 to 16, Sec. 4.1."""
     near = {}
@@ -240,7 +239,7 @@ def load_one(findings: Findings, context: Context, inputs: int, steps: int) -> N
             findings.curve(panel, method, list(points))
 
 
-@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=3, paper=30)
+@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=0.8, paper=30)
 def linear_student(findings: Findings, context: Context) -> None:
     """Figs. 2 and 3."""
     small = context.size == "small"
@@ -255,7 +254,7 @@ def linear_student(findings: Findings, context: Context) -> None:
 OVERTRAINED = (0.5, 0.75, 1.0, 1.25, 1.5)
 
 
-@experiment("reg-overtraining", "A linear student with BN or without, trained to the end", small=5)
+@experiment("reg-overtraining", "A linear student with BN or without, trained to the end", small=4)
 def overtraining(findings: Findings, context: Context) -> None:
     """Sec. 1.2."""
     ratios_of_risks(findings, context, 128, 160_000)
@@ -263,17 +262,15 @@ def overtraining(findings: Findings, context: Context) -> None:
 
 def ratios_of_a_seed(work: Path, seed: int, inputs: int, steps: int, eta: float) -> Array:
     """BN's excess risk over that of SGD for one seed; what was trained before is not trained again."""
-    kept = work / f"{inputs}-inputs-{steps}-steps-eta-{eta:g}-seed-{seed}.json"
-    if kept.is_file():
-        return np.array(json.loads(kept.read_text()))
-    bn, sgd = (
-        simulate_linear(OVERTRAINED, method=method, inputs=inputs, steps=steps, eta=eta, seed=seed).excess_risk
-        for method in ("bn", "sgd")
-    )
-    work.mkdir(parents=True, exist_ok=True)
-    with whole_file(kept) as file:
-        file.write(json.dumps((bn / sgd).tolist()).encode())
-    return np.asarray(bn / sgd)
+
+    def compute() -> list[float]:
+        bn, sgd = (
+            simulate_linear(OVERTRAINED, method=method, inputs=inputs, steps=steps, eta=eta, seed=seed).excess_risk
+            for method in ("bn", "sgd")
+        )
+        return (bn / sgd).tolist()  # type: ignore[no-any-return]
+
+    return np.array(kept(work / f"{inputs}-inputs-{steps}-steps-eta-{eta:g}-seed-{seed}.json", compute))
 
 
 def ratios_of_risks(findings: Findings, context: Context, inputs: int, steps: int, eta: float = 8.0) -> None:

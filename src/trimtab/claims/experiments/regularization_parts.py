@@ -27,7 +27,7 @@ ENOUGH = 0.9
 @experiment(
     "regcnn-parts",
     "CNN with BN, its parts and WN",
-    small=4,
+    small=2.5,
     gpu=12,
     paper=115,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

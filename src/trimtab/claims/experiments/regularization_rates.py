@@ -179,7 +179,7 @@ def starts_and_speed(findings: Findings) -> None:
     )
 
 
-@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=1)
+@experiment("reg-jacobian", "The Jacobian at the fixed point, the largest learning rate, and speed", small=0.1)
 def linearized(findings: Findings, context: Context) -> None:
     """Eq. 12, Table 2, Props. 1 to 3 and 7, Sec. 1.2."""
     findings.check("eigenvalues-without-decay", lambda rng: eigenvalues(rng, 0.0))
@@ -193,7 +193,7 @@ def linearized(findings: Findings, context: Context) -> None:
     findings.settings = {"zeta": ZETA_OF_32}
 
 
-@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=4)
+@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=4.5)
 def largest_rate(findings: Findings, context: Context) -> None:
     """Secs. 1 and 3.3."""
     real_maxima(findings, 500, 4)

@@ -137,7 +137,7 @@ def eigenvalues(findings: Findings, inputs: int) -> None:
     check_cases(findings, "range-of-eigenvalues", ends)
 
 
-@experiment("reg-batch-statistics", "Statistics of drawn batches, eigenvalues of white inputs", small=1)
+@experiment("reg-batch-statistics", "Statistics of drawn batches, eigenvalues of white inputs", small=0.7)
 def batch_statistics(findings: Findings, context: Context) -> None:
     """Eqs. 2 and 13, App. 1."""
     variances(findings, BATCHES)
@@ -149,7 +149,7 @@ def batch_statistics(findings: Findings, context: Context) -> None:
 @experiment(
     "reg-statistics-network",
     "Statistics of batches in the layers of regcnn with BN, M = 64",
-    small=2,
+    small=0.7,
     gpu=2,
     paper=2,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar10",)},

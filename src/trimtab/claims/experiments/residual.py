@@ -11,24 +11,34 @@ from trimtab.data import load
 from trimtab.records import Evaluated
 
 METHODS = ("bn", "gn", "bnp", "bnp+gn")
+WITHOUT_BNP = ("bn", "gn", "bnp+gn")
+"""The methods of Fig. 7."""
 AFTER = 5
 """Epochs after the first decay at which the jump is measured."""
 
 
 def decayed(
-    findings: Findings, context: Context, network: str, data: str, epochs: int, milestones: tuple[int, int], seeds: int
+    findings: Findings,
+    context: Context,
+    network: str,
+    data: str,
+    epochs: int,
+    milestones: tuple[int, ...],
+    seeds: int,
+    methods: Sequence[str] = METHODS,
 ) -> None:
-    """Train four methods, and enter what happens before the first decay of the rate and at it."""
+    """Train several methods, and enter what happens before the first decay of the rate and at it."""
     shared: dict[str, Any] = {"network": network, "data": data, "epochs": epochs, "milestones": milestones}
     shared |= {"evaluate_every": 1}
-    cases: dict[str, dict[str, Any]] = {method: {"method": method} for method in METHODS}
+    cases: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods}
     dataset = load(data, context.data_root)
     if data == "digits":
         # Cropped or flipped, an 8×8 digit may be another one. The 400 steps of warm-up are an epoch of CIFAR-10.
         shared |= {"augment": False}
         an_epoch = len(dataset.train) // 128
         for name in ("bn", "bnp"):
-            cases[name]["warmup"] = an_epoch
+            if name in cases:
+                cases[name]["warmup"] = an_epoch
         findings.notes.append(f"Without augmentation; the warm-up of 400 steps is {an_epoch}, which is an epoch too.")
     if context.device.type == "cuda":
         shared |= {"precision": "bf16", "compile": True}
@@ -77,8 +87,37 @@ def resnet110(findings: Findings, context: Context) -> None:
         decayed(findings, context, "resnet110", "cifar10", 160, (80, 120), 5)
 
 
-@experiment("preact110", "Preactivation ResNet-110 with a decaying learning rate", gpu=10, needs=("cifar10",))
+@experiment(
+    "preact110",
+    "Preactivation ResNet-110 with a decaying learning rate",
+    small=5,
+    gpu=10,
+    paper=410,
+    needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar100",)},
+)
 def preact110(findings: Findings, context: Context) -> None:
-    """Fig. 6, right, with other data: 20 epochs that are decayed where the paper's 300 are."""
-    findings.neighbour = "CIFAR-10 instead of CIFAR-100"
-    decayed(findings, context, "preact110", "cifar10", 20, (10, 15), 1)
+    """Fig. 6, right; with other data 20 epochs that are decayed where the paper's 300 are."""
+    if context.size == "paper":
+        decayed(findings, context, "preact110", "cifar100", 300, (150, 220), 5)
+        return
+    data, name = ("digits", "digits") if context.size == "small" else ("cifar10", "CIFAR-10")
+    findings.neighbour = f"{name} instead of CIFAR-100"
+    decayed(findings, context, "preact110", data, 20, (10, 15), 2 if context.size == "small" else 1)
+
+
+@experiment(
+    "resnet18",
+    "ResNet-18 with a decaying learning rate",
+    small=6,
+    gpu=10,
+    paper=6400,
+    needs={"small": (), "gpu": ("cifar10",), "paper": ("imagefolder",)},
+)
+def resnet18(findings: Findings, context: Context) -> None:
+    """Fig. 7; with other data 20 epochs that are decayed where the paper's 100 are. It does not say how many runs."""
+    if context.size == "paper":
+        decayed(findings, context, "resnet18", "imagefolder", 100, (30, 60, 90), 2, WITHOUT_BNP)
+        return
+    data, name = ("digits", "digits") if context.size == "small" else ("cifar10", "CIFAR-10")
+    findings.neighbour = f"{name} instead of ImageNet"
+    decayed(findings, context, "resnet18", data, 20, (6, 12, 18), 2, WITHOUT_BNP)

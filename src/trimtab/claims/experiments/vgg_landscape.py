@@ -8,13 +8,13 @@ from trimtab.claims import probed_runs as measures
 from trimtab.claims.experiments.landscape_setup import ALONG, METHODS, STEPS, of_methods, setup
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
-from trimtab.claims.training_runs import enter_runs, train_cases
+from trimtab.claims.training_runs import EVALUATIONS, enter_runs, train_cases
 from trimtab.records import History
 
 FAR = (8.0, 16.0, 32.0)
 
 
-@experiment("vgg", "VGG-like network, probed along the way", small=10, gpu=25, paper=25, needs=("cifar10",))
+@experiment("vgg", "VGG-like network, probed along the way", small=22, gpu=25, paper=25, needs=("cifar10",))
 def vgg(findings: Findings, context: Context) -> None:
     """Without normalization, with BatchNorm, and with noise after BatchNorm."""
     every = 40 if context.size == "small" else 100
@@ -153,10 +153,13 @@ def noise(findings: Findings, context: Context) -> None:
     enter.enter_training(findings, enter.runs_of(trained))
 
 
-@experiment("vgg-augmented", "The same with augmentation, 60,000 steps", gpu=30, paper=60, needs=("cifar10",))
+@experiment(
+    "vgg-augmented", "The same with augmentation, several times as long", small=7, gpu=30, paper=60, needs=("cifar10",)
+)
 def augmented(findings: Findings, context: Context) -> None:
     """App. A.1: as long as the training loss falls."""
-    shared = setup(findings, context, steps=60_000, augment=True)
+    steps, evaluations = (1500, 4) if context.size == "small" else (60_000, EVALUATIONS)
+    shared = setup(findings, context, steps=steps, augment=True, evaluations=evaluations)
     trained = train_cases(context, of_methods(*METHODS), shared, context.seeds(3 if context.size == "paper" else 2))
     enter_runs(findings, trained, 10)
     for seed, value in findings.numbers["acc"]["bn"].items():
@@ -164,7 +167,14 @@ def augmented(findings: Findings, context: Context) -> None:
         findings.number("gain over vanilla", "bn", gain, seed=seed, unit="points")
 
 
-@experiment("other-networks", "The landscape of cnn5 and VGG16", gpu=25, paper=45, needs=("cifar10",))
+@experiment(
+    "other-networks",
+    "The landscape of cnn5 and VGG16",
+    small=6,
+    gpu=25,
+    paper=45,
+    needs=("cifar10",),
+)
 def other_networks(findings: Findings, context: Context) -> None:
     """App. A.1: other architectures, with the same recipe, normalized before the activation."""
     recipe: dict[str, Any] = {
@@ -175,11 +185,16 @@ def other_networks(findings: Findings, context: Context) -> None:
         "init": "glorot",
     }
     recipe |= {"norm_momentum": 0.1, "norm_eps": 1e-5, "before_activation": True}
-    seeds = context.seeds(2 if context.size == "gpu" else 3)
-    for network in ("cnn5", "vgg16"):
-        shared = setup(findings, context, network=network, **recipe, probe=("landscape",), probe_every=150)
+    seeds = context.seeds(3 if context.size == "paper" else 2)
+    every, vgg16 = 150, {"network": "vgg16"}
+    if context.size == "small":
+        every, vgg16 = 40, {"network": "regcnn", "data": "digits"}
+    for name, own in (("cnn5", {"network": "cnn5"}), ("vgg16", vgg16)):
+        shared = setup(findings, context, **{**recipe, **own}, probe=("landscape",), probe_every=every)
         runs = enter.runs_of(train_cases(context, of_methods(*METHODS), shared | {"evaluations": 1}, seeds))
-        for name in measures.LINE:
+        for measure in measures.LINE:
             enter.enter_least_advantage(
-                findings, runs, f"least advantage in {name}", "bn", enter.least_of_thirds(name), f"{network}-"
+                findings, runs, f"least advantage in {measure}", "bn", enter.least_of_thirds(measure), f"{name}-"
             )
+    if context.size == "small":
+        findings.neighbour = "regcnn on digits instead of VGG16 on CIFAR-10"

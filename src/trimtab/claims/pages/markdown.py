@@ -130,9 +130,9 @@ def numbers_of(row: Judged) -> list[str]:
     """A line for each part with its numbers; for what was not run the reason."""
     claim, verdict = row.claim, row.best
     lines = [verdict.reason] if row.not_run else []
-    told = {verdict.reason} if row.not_run else set()
+    told: set[str] = set()
     for outcome in verdict.outcomes:
-        if outcome.state == "not run" and (claim.needs or outcome.sentence in told):
+        if outcome.state == "not run" and (row.not_run or outcome.sentence in told):
             continue
         told.add(outcome.sentence)
         label = f"({outcome.part.label}) " if outcome.part.label else ""

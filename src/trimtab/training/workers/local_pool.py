@@ -18,6 +18,7 @@ import torch
 
 from trimtab.records import memory, usable_cores
 from trimtab.training.interruption import INTERRUPTIONS
+from trimtab.training.workers.gpu_sharing import runs_on_a_gpu
 from trimtab.training.workers.pool import SECONDS_TO_STOP, Advance, error_of, with_second_try
 from trimtab.training.workers.task import Failure, Outcome, Task, attempt
 
@@ -182,9 +183,8 @@ def default_jobs(device: torch.device, threads: int = 1) -> int:
     """How many runs can be trained at a time without slowing each other down.
 
     On a CPU as many as have a core, or several, for themselves, and a gigabyte of memory. On a GPU they share more than
-    that: of `cnn5` at batch size 128 on an H200 with 16 cores, 4 at a time are each as fast as one alone, 8 take 1.6
-    times as long.
+    that: see `gpu_sharing`.
     """
     cores = usable_cores() // threads
-    runs = min(cores, memory() >> 30) if device.type == "cpu" else cores // 4
+    runs = min(cores, memory() >> 30) if device.type == "cpu" else runs_on_a_gpu(cores, device)
     return max(runs, 1)

@@ -20,7 +20,7 @@ from trimtab.training.workers.ray_pool import RayPool
 
 SECONDS_TO_CONNECT = 5.0
 RUNS_ON_A_GPU = 4
-"""So many share one, as `default_jobs` has measured it."""
+"""So many share one: whether a node has NVIDIA's multi-process service is not known here."""
 _OBJECTS = 100 << 20  # bytes for the objects of a Ray of ours: tasks and outcomes are small
 # Ray reads these when it is imported. Unless it is told otherwise, it reports to its makers, and asks an address where
 # something else than Ray answers for a quarter of an hour.

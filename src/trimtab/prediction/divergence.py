@@ -1,6 +1,7 @@
 """Where training begins to rise and to fail: gradient descent from one start at many rates, and bisection in the rate.
 
-A rate is a multiple of η*, the largest stable one. Training is on all samples at once, in train mode.
+benchmarks/divergence.py and a claim look there. A rate is a multiple of η*, the largest stable one. Training is on all
+samples at once, in train mode.
 
 - It *rises* if the loss before one of the next `EARLY` steps is above the first one. On a quadratic SGD does so above
   η* = 2/λ. With momentum μ the first step is SGD's, so that it does so above 2/λ, which is η*/(1 + μ): it overshoots,
@@ -15,7 +16,7 @@ Neither has to be monotone in the rate. Rates are doubled upwards, so that what 
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -23,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from trimtab import BNP
+from trimtab.bnp import BNP
 
 STEPS, EARLY, LAST = 200, 10, 10
 BOUND = 1e6
@@ -55,6 +56,25 @@ class Problem:
     model: nn.Module
     loss: Callable[[nn.Module], Tensor]
     constant: float
+
+
+def classification(model: nn.Module, x: Tensor, classes: Tensor, number: int, loss: str) -> Problem:
+    """A model to be trained on all samples; the best constant output is the frequencies of the classes.
+
+    Args:
+        model: At the start.
+        x: The samples.
+        classes: Their classes.
+        number: How many classes there are.
+        loss: `squared` or `cross_entropy`.
+    """
+    wanted = nn.functional.one_hot(classes, number).to(x)
+    shares = wanted.mean(0)
+    if loss == "cross_entropy":
+        constant = -float(torch.special.xlogy(shares, shares).sum())
+        return Problem(model, lambda model: nn.functional.cross_entropy(model(x), classes), constant)
+    constant = float((wanted - shares).square().sum(1).mean()) / 2
+    return Problem(model, lambda model: (model(x) - wanted).square().sum(1).mean() / 2, constant)
 
 
 def _bnp(model: nn.Module, rate: float) -> torch.optim.Optimizer:
@@ -122,6 +142,14 @@ def edge(bad: Callable[[float], bool], start: float) -> Between:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if bad(middle) else (middle, high)
     return low, high
+
+
+def middle(between: Sequence[float | None]) -> float:
+    """The middle of what it lies between; 0 if below all rates that were tried, infinite if above."""
+    low, high = between
+    if low is None:
+        return 0.0
+    return math.inf if high is None else math.sqrt(low * high)
 
 
 @dataclass(frozen=True)
