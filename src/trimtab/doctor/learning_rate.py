@@ -1,0 +1,243 @@
+"""`suggest_lr`: a learning rate for a model, its optimizer and its data, from short trials that change nothing."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.bnp import BNP
+from trimtab.bnp.attachment import innermost
+from trimtab.doctor.learning_rate_search import best_of, between, climb, edge
+from trimtab.doctor.learning_rate_trials import Drawn, Trials, check_optimizer, devices_of, draw
+from trimtab.probes import options
+from trimtab.probes.isolation import IsolatedModel
+from trimtab.probes.isolation.random_state import RandomState
+from trimtab.probes.result import LossFunction
+
+Schedule = Literal["constant", "decay"]
+STEPS, FEWEST_STEPS = 100, 12
+COARSE, FINE = 4.0, 2.0
+"""Factors between the rates of short trials, and between those of whole ones."""
+SHORT = 3
+"""Trials for a first look are so many times shorter."""
+MOST_LINE, MOST_COARSE, MOST_FINE = 24, 9, 7
+"""How many lengths of the first step, and how many rates, are tried at most."""
+LOOKS = 5
+"""How often a trial at constant rates is looked at, in its second half: noise moves a single one by much."""
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """A rate that was tried.
+
+    Attributes:
+        rate: Of the optimizer's first group.
+        steps: How many it was tried for.
+        loss: On held-out batches; infinite if the training diverged.
+    """
+
+    rate: float
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuggestedRate:
+    """A learning rate, and how it was found; print it.
+
+    Attributes:
+        rate: For the optimizer's first group.
+        rates: For each of its groups.
+        factor: The same as a multiple of what the optimizer has now.
+        start: Where the trials began: the rate that makes the first step lower the held-out loss the most.
+        tried: All rates that were tried, in the order of steps and rates.
+        loss: On the held-out batches, before any step.
+        cost: Of everything, in forwards with their backward.
+        steps: Of a whole trial.
+        schedule: `constant` or `decay`.
+        edge: Whether the best rate was the `smallest` or the `largest` of those tried; None: it has a worse one on each
+            side.
+        notes: What else is to be known.
+    """
+
+    rate: float
+    rates: tuple[float, ...]
+    factor: float
+    start: float
+    tried: tuple[TriedRate, ...]
+    loss: float
+    cost: float
+    steps: int
+    schedule: Schedule
+    edge: str | None
+    notes: tuple[str, ...]
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Give an optimizer with the same groups these rates."""
+        for group, rate in zip(innermost(optimizer).param_groups, self.rates, strict=True):
+            group["lr"] = rate
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; the loss of a rate that diverged is None."""
+        tried = [{**asdict(one), "loss": one.loss if math.isfinite(one.loss) else None} for one in self.tried]
+        return {**asdict(self), "tried": tried}
+
+    def __str__(self) -> str:
+        """The rate, the rates that were tried, and the notes."""
+        kept = "constant" if self.schedule == "constant" else "that decays"
+        lines = [
+            f"Suggested learning rate, {kept}: {self.rate:.3g}, {self.factor:.3g} times what the optimizer has "
+            f"(found by {self.cost:.0f} forward-backwards, which changed nothing).",
+            f"  held-out loss before: {self.loss:.4g}; a first step lowers it the most at the rate {self.start:.3g}",
+        ]
+        for one in self.tried:
+            found = f"held-out loss {one.loss:.4g}" if math.isfinite(one.loss) else "diverged"
+            lines.append(f"  {one.rate:<8.3g} {one.steps:>5} steps  {found}")
+        return "\n".join([*lines, *self.notes])
+
+
+def suggest_lr(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_fn: LossFunction,
+    batches: Iterable[Any],
+    *,
+    schedule: Schedule = "constant",
+    steps: int = STEPS,
+    validation: Iterable[Any] | None = None,
+    bnp: BNP | None = None,
+) -> SuggestedRate:
+    """A learning rate for a training, from short trials of it.
+
+    Trials are trainings of some steps with the optimizer's own code, all from where the model is now, on the same
+    batches, compared on batches that no step is taken with. They begin at the rate that makes the optimizer's first
+    step lower that loss the most; rates a factor of 4 apart are tried for a third of the steps, until the best of them
+    has a worse one on each side, then rates a factor of 2 apart for all of the steps, likewise; the answer is the
+    bottom of the parabola through the last three. Model, optimizer, attached BNP and random generators stay as they
+    are, to the last bit.
+
+    Args:
+        model: Any module.
+        optimizer: Any of torch.optim that takes steps without a closure. If its groups have different rates, all are
+            scaled by one factor. A BNP that is attached to it takes part; hooks on its steps, and schedulers, do not.
+        loss_fn: Takes the model and a batch and returns a tensor of one number.
+        batches: A loader, or whatever gives batches as the training will have them. If there are less than a trial has
+            steps, they are used again.
+        schedule: `constant` if the training's rate will stay as it is, `decay` if it will be lowered towards 0 in the
+            end, in which case a larger one is best at first, and trials decay too.
+        steps: Of a trial.
+        validation: Batches to compare on; None: some of `batches`.
+        bnp: A BNP whose step() the training calls by hand, before the optimizer's.
+
+    Raises:
+        TypeError: If one of these is not what it is called.
+        ValueError: If an argument makes no sense, there are too few batches, or the optimizer has no rate.
+        CannotMeasure: If the loss is not finite at the start, the optimizer holds nothing of the model, or its steps
+            cannot be tried out.
+
+    Example:
+        >>> import torch, trimtab
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(64, 20, 3)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        >>> loss_fn = lambda model, batch: (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+        >>> suggested = trimtab.suggest_lr(model, optimizer, loss_fn, x)
+        >>> 0.1 < suggested.rate < 1
+        True
+        >>> suggested.apply(optimizer)
+    """
+    options.check_call(model, loss_fn)
+    optimizer = innermost(optimizer)
+    rates = check_optimizer(optimizer)
+    _check(schedule, steps, batches, validation, bnp)
+    inner = IsolatedModel(model).model  # which says what is wrong with a model
+    kept = RandomState(inner, devices_of(inner), sources=[batches, validation])
+    try:
+        drawn = draw(batches, steps, validation)
+    finally:
+        kept.restore()
+    trials = Trials(model, optimizer, loss_fn, drawn, bnp)
+    return _suggested(trials, drawn, rates, schedule, steps)
+
+
+def _suggested(trials: Trials, drawn: Drawn, rates: list[float], schedule: Schedule, steps: int) -> SuggestedRate:
+    """Search with these trials."""
+    tried: list[TriedRate] = []
+    unit = next(rate for rate in rates if rate > 0)
+
+    def trial(factor: float, length: int) -> float:
+        looks = _looks(length, schedule)
+        losses = trials.train(factor, length, looks, _constant if schedule == "constant" else _decay)
+        tried.append(TriedRate(factor * unit, length, fmean(losses)))
+        return tried[-1].loss
+
+    loss = trials.along_first_step()
+    before = loss(0.0)
+    start = best_of(climb(loss, 1.0, COARSE, MOST_LINE))
+    short = max(steps // SHORT, FEWEST_STEPS // 2)
+    coarse = climb(lambda factor: trial(factor, short), start, COARSE, MOST_COARSE)
+    fine = climb(lambda factor: trial(factor, steps), best_of(coarse), FINE, MOST_FINE)
+    factor, end = between(fine), edge(fine)
+    notes = []
+    if end is not None:
+        beyond = "larger" if end == "largest" else "smaller"
+        notes.append(
+            f"The {end} rate that was tried for {steps} steps was the best one, so that a {beyond} one may be better: "
+            "start from this rate and call it again."
+        )
+    if not min(fine.values()) < before:
+        notes.append("No rate lowered the held-out loss: something other than the rate holds the training back.")
+    if len({*rates}) > 1:
+        scaled = ", ".join(f"{rate:.3g} → {factor * rate:.3g}" for rate in rates)
+        notes.append(f"The optimizer's {len(rates)} groups have different rates, which were scaled alike: {scaled}.")
+    if len(drawn.training) < steps:
+        notes.append(
+            f"There were {len(drawn.training)} batches to train on for trials of {steps} steps, so that they were used "
+            "again and again."
+        )
+    return SuggestedRate(
+        rate=factor * rates[0],
+        rates=tuple(factor * rate for rate in rates),
+        factor=factor,
+        start=start * unit,
+        tried=tuple(sorted(tried, key=lambda one: (one.steps, one.rate))),
+        loss=before,
+        cost=trials.cost,
+        steps=steps,
+        schedule=schedule,
+        edge=end,
+        notes=tuple(notes),
+    )
+
+
+def _looks(steps: int, schedule: Schedule) -> list[int]:
+    """After which steps a trial is looked at: at its end, or also before, where nothing lets the noise die out."""
+    if schedule == "decay":
+        return [steps]
+    return sorted({round(steps * (1 + look / LOOKS) / 2) for look in range(1, LOOKS + 1)})
+
+
+def _constant(_: float) -> float:
+    return 1.0
+
+
+def _decay(share: float) -> float:
+    """Constant for the first half, then linearly to 0."""
+    return min(1.0, 2 * (1 - share))
+
+
+def _check(schedule: object, steps: object, batches: object, validation: object, bnp: object) -> None:
+    if schedule not in ("constant", "decay"):
+        raise ValueError(f"schedule must be 'constant' or 'decay', not {schedule!r}.")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST_STEPS:
+        raise ValueError(f"steps must be a whole number, {FEWEST_STEPS} or larger, not {steps!r}.")
+    for name, value in (("batches", batches), ("validation", validation)):
+        if not isinstance(value, Iterable) and not (name == "validation" and value is None):
+            raise TypeError(f"{name} must be a loader or a list of batches, not {options.described(value)}.")
+    if bnp is not None and not isinstance(bnp, BNP):
+        raise TypeError(f"bnp must be a trimtab.BNP or None, not {options.described(bnp)}.")
