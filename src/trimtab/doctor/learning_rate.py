@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from trimtab.bnp import BNP
 from trimtab.bnp.attachment import innermost
-from trimtab.doctor.learning_rate_search import best_of, between, climb, edge
+from trimtab.doctor.learning_rate_search import best_of, between, climb, edge, power
 from trimtab.doctor.learning_rate_trials import Drawn, Trials, check_optimizer, devices_of, draw
 from trimtab.probes import options
 from trimtab.probes.isolation import IsolatedModel
@@ -26,8 +26,12 @@ SHORT = 3
 """Trials for a first look are so many times shorter."""
 MOST_LINE, MOST_COARSE, MOST_FINE = 24, 9, 7
 """How many lengths of the first step, and how many rates, are tried at most."""
-LOOKS = 5
-"""How often a trial at constant rates is looked at, in its second half: noise moves a single one by much."""
+SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
+"""Where a trial at constant rates is looked at: noise moves the loss of a single step by much."""
+EARLIER = 0.5
+"""Of these shares, where it is looked at too, to see how the best rate falls with the length of a training."""
+STEEPEST = -0.5
+"""The power of a training's length with which its best constant rate falls at most, as in bounds for convex losses."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class TriedRate:
     Attributes:
         rate: Of the optimizer's first group.
         steps: How many it was tried for.
-        loss: On held-out batches; infinite if the training diverged.
+        loss: On held-out batches, the mean over some steps at the end if the rate is constant; infinite if the training
+            diverged.
     """
 
     rate: float
@@ -59,6 +64,9 @@ class SuggestedRate:
         cost: Of everything, in forwards with their backward.
         steps: Of a whole trial.
         schedule: `constant` or `decay`.
+        training_steps: Of the training that the rate is for; None: unknown.
+        trend: The power of a training's length with which its best rate falls, as seen in the trials; None where it was
+            not asked for.
         edge: Whether the best rate was the `smallest` or the `largest` of those tried; None: it has a worse one on each
             side.
         notes: What else is to be known.
@@ -73,6 +81,8 @@ class SuggestedRate:
     cost: float
     steps: int
     schedule: Schedule
+    training_steps: int | None
+    trend: float | None
     edge: str | None
     notes: tuple[str, ...]
 
@@ -94,6 +104,11 @@ class SuggestedRate:
             f"(found by {self.cost:.0f} forward-backwards, which changed nothing).",
             f"  held-out loss before: {self.loss:.4g}; a first step lowers it the most at the rate {self.start:.3g}",
         ]
+        if self.trend is not None:
+            lines.append(
+                f"  for {self.training_steps:,} steps; the best rate goes with their number to the power "
+                f"{self.trend:.2f}, as far as trials of {self.steps} show"
+            )
         for one in self.tried:
             found = f"held-out loss {one.loss:.4g}" if math.isfinite(one.loss) else "diverged"
             lines.append(f"  {one.rate:<8.3g} {one.steps:>5} steps  {found}")
@@ -107,6 +122,7 @@ def suggest_lr(
     batches: Iterable[Any],
     *,
     schedule: Schedule = "constant",
+    training_steps: int | None = None,
     steps: int = STEPS,
     validation: Iterable[Any] | None = None,
     bnp: BNP | None = None,
@@ -116,9 +132,9 @@ def suggest_lr(
     Trials are trainings of some steps with the optimizer's own code, all from where the model is now, on the same
     batches, compared on batches that no step is taken with. They begin at the rate that makes the optimizer's first
     step lower that loss the most; rates a factor of 4 apart are tried for a third of the steps, until the best of them
-    has a worse one on each side, then rates a factor of 2 apart for all of the steps, likewise; the answer is the
-    bottom of the parabola through the last three. Model, optimizer, attached BNP and random generators stay as they
-    are, to the last bit.
+    has a worse one on each side, then rates a factor of 2 apart for all of the steps, likewise; then comes the bottom
+    of the parabola through the last three, and how it falls with the length of the training. Model, optimizer,
+    attached BNP and random generators stay as they are, to the last bit.
 
     Args:
         model: Any module.
@@ -129,6 +145,8 @@ def suggest_lr(
             steps, they are used again.
         schedule: `constant` if the training's rate will stay as it is, `decay` if it will be lowered towards 0 in the
             end, in which case a larger one is best at first, and trials decay too.
+        training_steps: How many steps the training will have. Without decay the best rate is the smaller the longer it
+            is, since noise keeps the loss up: by how much is seen in the trials, and extrapolated.
         steps: Of a trial.
         validation: Batches to compare on; None: some of `batches`.
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
@@ -154,7 +172,8 @@ def suggest_lr(
     options.check_call(model, loss_fn)
     optimizer = innermost(optimizer)
     rates = check_optimizer(optimizer)
-    _check(schedule, steps, batches, validation, bnp)
+    _check(schedule, steps, training_steps, batches, validation, bnp)
+    steps = steps if training_steps is None else min(steps, training_steps)
     inner = IsolatedModel(model).model  # which says what is wrong with a model
     kept = RandomState(inner, devices_of(inner), sources=[batches, validation])
     try:
@@ -162,27 +181,41 @@ def suggest_lr(
     finally:
         kept.restore()
     trials = Trials(model, optimizer, loss_fn, drawn, bnp)
-    return _suggested(trials, drawn, rates, schedule, steps)
+    return _suggested(trials, drawn, rates, schedule, training_steps, steps)
 
 
-def _suggested(trials: Trials, drawn: Drawn, rates: list[float], schedule: Schedule, steps: int) -> SuggestedRate:
+def _suggested(
+    trials: Trials, drawn: Drawn, rates: list[float], schedule: Schedule, training_steps: int | None, steps: int
+) -> SuggestedRate:
     """Search with these trials."""
     tried: list[TriedRate] = []
     unit = next(rate for rate in rates if rate > 0)
+    constant = schedule == "constant"
+    earlier: dict[float, float] = {}  # losses of whole trials by factors, at shorter lengths
 
-    def trial(factor: float, length: int) -> float:
-        looks = _looks(length, schedule)
-        losses = trials.train(factor, length, looks, _constant if schedule == "constant" else _decay)
-        tried.append(TriedRate(factor * unit, length, fmean(losses)))
+    def trial(factor: float, length: int, shares: tuple[float, ...]) -> float:
+        looks = [round(share * length) for share in shares]
+        losses = trials.train(factor, length, looks, _constant if constant else _decay)
+        last = losses[-len(SHARES) :]
+        earlier[factor] = fmean(losses[: len(SHARES)])
+        tried.append(TriedRate(factor * unit, length, fmean(last)))
         return tried[-1].loss
 
     loss = trials.along_first_step()
     before = loss(0.0)
     start = best_of(climb(loss, 1.0, COARSE, MOST_LINE))
+    late = SHARES if constant else (1.0,)
     short = max(steps // SHORT, FEWEST_STEPS // 2)
-    coarse = climb(lambda factor: trial(factor, short), start, COARSE, MOST_COARSE)
-    fine = climb(lambda factor: trial(factor, steps), best_of(coarse), FINE, MOST_FINE)
+    coarse = climb(lambda factor: trial(factor, short, late), start, COARSE, MOST_COARSE)
+    earlier.clear()
+    extrapolated = constant and training_steps is not None and training_steps > steps
+    all_shares = (*(EARLIER * share for share in SHARES), *SHARES) if extrapolated else late
+    fine = climb(lambda factor: trial(factor, steps, all_shares), best_of(coarse), FINE, MOST_FINE)
     factor, end = between(fine), edge(fine)
+    trend = None
+    if extrapolated and training_steps is not None:
+        trend = power(between(earlier), factor, 1 / EARLIER, STEEPEST)
+        factor *= (training_steps / (fmean(SHARES) * steps)) ** trend
     notes = []
     if end is not None:
         beyond = "larger" if end == "largest" else "smaller"
@@ -192,6 +225,11 @@ def _suggested(trials: Trials, drawn: Drawn, rates: list[float], schedule: Sched
         )
     if not min(fine.values()) < before:
         notes.append("No rate lowered the held-out loss: something other than the rate holds the training back.")
+    if constant and training_steps is None:
+        notes.append(
+            f"It is for a training of some {steps} steps; one that is much longer wants a smaller constant rate: give "
+            "training_steps, or lower the rate towards 0 in the end and give schedule='decay'."
+        )
     if len({*rates}) > 1:
         scaled = ", ".join(f"{rate:.3g} → {factor * rate:.3g}" for rate in rates)
         notes.append(f"The optimizer's {len(rates)} groups have different rates, which were scaled alike: {scaled}.")
@@ -210,16 +248,11 @@ def _suggested(trials: Trials, drawn: Drawn, rates: list[float], schedule: Sched
         cost=trials.cost,
         steps=steps,
         schedule=schedule,
+        training_steps=training_steps,
+        trend=trend,
         edge=end,
         notes=tuple(notes),
     )
-
-
-def _looks(steps: int, schedule: Schedule) -> list[int]:
-    """After which steps a trial is looked at: at its end, or also before, where nothing lets the noise die out."""
-    if schedule == "decay":
-        return [steps]
-    return sorted({round(steps * (1 + look / LOOKS) / 2) for look in range(1, LOOKS + 1)})
 
 
 def _constant(_: float) -> float:
@@ -231,11 +264,16 @@ def _decay(share: float) -> float:
     return min(1.0, 2 * (1 - share))
 
 
-def _check(schedule: object, steps: object, batches: object, validation: object, bnp: object) -> None:
+def _check(
+    schedule: object, steps: object, training_steps: object, batches: object, validation: object, bnp: object
+) -> None:
     if schedule not in ("constant", "decay"):
         raise ValueError(f"schedule must be 'constant' or 'decay', not {schedule!r}.")
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST_STEPS:
-        raise ValueError(f"steps must be a whole number, {FEWEST_STEPS} or larger, not {steps!r}.")
+    for name, value in (("steps", steps), ("training_steps", training_steps)):
+        if name == "training_steps" and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < FEWEST_STEPS:
+            raise ValueError(f"{name} must be a whole number, {FEWEST_STEPS} or larger, not {value!r}.")
     for name, value in (("batches", batches), ("validation", validation)):
         if not isinstance(value, Iterable) and not (name == "validation" and value is None):
             raise TypeError(f"{name} must be a loader or a list of batches, not {options.described(value)}.")

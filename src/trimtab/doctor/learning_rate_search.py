@@ -65,3 +65,15 @@ def between(losses: Mapping[float, float]) -> float:
         bend = below - 2 * here + above
         shift = 0.0 if bend <= 0 else 0.5 * (below - above) / bend
     return best * math.exp(shift * step)
+
+
+def power(before: float, after: float, longer: float, steepest: float) -> float:
+    """The power of a training's length with which its best rate goes, between `steepest` and 0.
+
+    Args:
+        before: The best rate of a training.
+        after: That of a longer one.
+        longer: So many times as long.
+        steepest: The lowest power that is believed: two rates that noise has moved have any.
+    """
+    return min(max(math.log(after / before) / math.log(longer), steepest), 0.0)
