@@ -19,7 +19,9 @@ from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import LossFunction
 
 Schedule = Literal["constant", "decay"]
-STEPS, FEWEST_STEPS = 100, 12
+STEPS: dict[Schedule, int] = {"constant": 200, "decay": 100}
+"""Of a trial: what noise does in the end to a training whose rate stays takes longer to be seen."""
+FEWEST_STEPS = 12
 COARSE, FINE = 4.0, 2.0
 """Factors between the rates of short trials, and between those of whole ones."""
 SHORT = 3
@@ -30,8 +32,10 @@ SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
 """Where a trial at constant rates is looked at: noise moves the loss of a single step by much."""
 EARLIER = 0.5
 """Of these shares, where it is looked at too, to see how the best rate falls with the length of a training."""
-STEEPEST = -0.5
-"""The power of a training's length with which its best constant rate falls at most, as in bounds for convex losses."""
+STEEPEST = -1.0
+"""The lowest power of a training's length that is believed when it is seen in two lengths of trials."""
+BOUND = -0.5
+"""The power in the bounds for convex losses, with which the one that is seen is averaged: each is uncertain."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,7 @@ class SuggestedRate:
         steps: Of a whole trial.
         schedule: `constant` or `decay`.
         training_steps: Of the training that the rate is for; None: unknown.
-        trend: The power of a training's length with which its best rate falls, as seen in the trials; None where it was
-            not asked for.
+        trend: The power of a training's length with which its best rate was taken to fall; None where it was not.
         edge: Whether the best rate was the `smallest` or the `largest` of those tried; None: it has a worse one on each
             side.
         notes: What else is to be known.
@@ -106,8 +109,8 @@ class SuggestedRate:
         ]
         if self.trend is not None:
             lines.append(
-                f"  for {self.training_steps:,} steps; the best rate goes with their number to the power "
-                f"{self.trend:.2f}, as far as trials of {self.steps} show"
+                f"  for {self.training_steps:,} steps: the best rate is taken to go with their number to the power "
+                f"{self.trend:.2f}"
             )
         for one in self.tried:
             found = f"held-out loss {one.loss:.4g}" if math.isfinite(one.loss) else "diverged"
@@ -123,7 +126,7 @@ def suggest_lr(
     *,
     schedule: Schedule = "constant",
     training_steps: int | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
     validation: Iterable[Any] | None = None,
     bnp: BNP | None = None,
 ) -> SuggestedRate:
@@ -147,7 +150,7 @@ def suggest_lr(
             end, in which case a larger one is best at first, and trials decay too.
         training_steps: How many steps the training will have. Without decay the best rate is the smaller the longer it
             is, since noise keeps the loss up: by how much is seen in the trials, and extrapolated.
-        steps: Of a trial.
+        steps: Of a trial; None: 200 if the rate is constant, 100 if it decays.
         validation: Batches to compare on; None: some of `batches`.
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
 
@@ -173,15 +176,16 @@ def suggest_lr(
     optimizer = innermost(optimizer)
     rates = check_optimizer(optimizer)
     _check(schedule, steps, training_steps, batches, validation, bnp)
-    steps = steps if training_steps is None else min(steps, training_steps)
+    wanted = STEPS[schedule] if steps is None else steps
+    length = wanted if training_steps is None else min(wanted, training_steps)
     inner = IsolatedModel(model).model  # which says what is wrong with a model
     kept = RandomState(inner, devices_of(inner), sources=[batches, validation])
     try:
-        drawn = draw(batches, steps, validation)
+        drawn = draw(batches, length, validation)
     finally:
         kept.restore()
     trials = Trials(model, optimizer, loss_fn, drawn, bnp)
-    return _suggested(trials, drawn, rates, schedule, training_steps, steps)
+    return _suggested(trials, drawn, rates, schedule, training_steps, length)
 
 
 def _suggested(
@@ -214,7 +218,7 @@ def _suggested(
     factor, end = between(fine), edge(fine)
     trend = None
     if extrapolated and training_steps is not None:
-        trend = power(between(earlier), factor, 1 / EARLIER, STEEPEST)
+        trend = (power(between(earlier), factor, 1 / EARLIER, STEEPEST) + BOUND) / 2
         factor *= (training_steps / (fmean(SHARES) * steps)) ** trend
     notes = []
     if end is not None:
@@ -270,10 +274,8 @@ def _check(
     if schedule not in ("constant", "decay"):
         raise ValueError(f"schedule must be 'constant' or 'decay', not {schedule!r}.")
     for name, value in (("steps", steps), ("training_steps", training_steps)):
-        if name == "training_steps" and value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < FEWEST_STEPS:
-            raise ValueError(f"{name} must be a whole number, {FEWEST_STEPS} or larger, not {value!r}.")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < FEWEST_STEPS):
+            raise ValueError(f"{name} must be a whole number, {FEWEST_STEPS} or larger, or None, not {value!r}.")
     for name, value in (("batches", batches), ("validation", validation)):
         if not isinstance(value, Iterable) and not (name == "validation" and value is None):
             raise TypeError(f"{name} must be a loader or a list of batches, not {options.described(value)}.")
