@@ -62,8 +62,8 @@ def judged(rows: Iterable[Row]) -> list[Judged]:
     for group in grouped.values():
         first = group[0]
         twins = grouped.get(first["twin"], [])
-        if first["planted"] and len(twins) < len(group):
-            continue  # not done yet
+        if first["planted"] and len(twins) != len(group):
+            continue  # not all done yet
         ill = bool(first["planted"]) and is_ill([*map(loss_of, group)], [*map(loss_of, twins)])
         found.append(Judged(tuple(group), tuple(first["planted"]), first["severity"], first["variant"], ill))
     return found
@@ -104,7 +104,8 @@ def by_illness(cases: list[Judged], ask: Callable[[Row], list[str]]) -> list[str
         cells, higher = [], []
         for severity in (1, 2, 3):
             count, top, found = shares(cases, ask, name, severity)
-            cells.append(f"{top}, {found} of {count}" if count else "none is ill")
+            there = any(case.planted == (name,) and case.severity == severity for case in cases)
+            cells.append(f"{top}, {found} of {count}" if count else "no harm" if there else "–")
             if count and severity > 1:
                 higher.append((top / count, found / count))
         if higher:

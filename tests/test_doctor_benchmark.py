@@ -216,8 +216,8 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     told = benchmark["doctor_table"].table(rows)
     doctor, commonest, curve = told.split("\n## ")[1:]
     assert told.startswith("15 trainings: 2 cases with one illness that harms, 1 with one that does not, 1 healthy, 1 ")
-    assert f"| {low} | none is ill | 2, 3 of 3 | none is ill |" in doctor
-    assert f"| {high} | none is ill | none is ill | 3, 3 of 3 |" in doctor
+    assert f"| {low} | – | 2, 3 of 3 | – |" in doctor
+    assert f"| {high} | no harm | – | 3, 3 of 3 |" in doctor
     assert "Mean over 2 illnesses at severities 2 and 3: 83% on top, 100% at all." in doctor
     assert "False alarms, healthy: 4 of 6 (66.7%)." in doctor and "tuned, a third of the way: 3 of 3" in doctor
     assert f"False alarms, planted without harm: 0 of 3 (0.0%).\n- planted without harm: {high}: 0 of 3" in doctor
@@ -226,7 +226,7 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     assert "Two illnesses at once: both named in 3, one in 0 of 3 trainings." in doctor
     assert "Cures of what was on top: 1 of 2 lowered the final validation loss; where that was right, 1 of 2." in doctor
     assert "False alarms, healthy: 3 of 3 (100.0%)." in commonest
-    assert f"| {high} | none is ill | none is ill | 3, 3 of 3 |" in curve
+    assert f"| {high} | no harm | – | 3, 3 of 3 |" in curve
 
 
 @pytest.mark.slow
