@@ -1,7 +1,7 @@
 """`suggest_lr`: a learning rate for a model, its optimizer and its data, from short trials that change nothing."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -43,7 +43,7 @@ class TriedRate:
     """A rate that was tried.
 
     Attributes:
-        rate: Of the optimizer's first group.
+        rate: Of the optimizer's first group that has one above 0.
         steps: How many it was tried for.
         loss: On held-out batches, the mean over some steps at the end if the rate is constant; infinite if the training
             diverged.
@@ -59,7 +59,7 @@ class SuggestedRate:
     """A learning rate, and how it was found; print it.
 
     Attributes:
-        rate: For the optimizer's first group.
+        rate: For the optimizer's first group that has one above 0.
         rates: For each of its groups.
         factor: The same as a multiple of what the optimizer has now.
         start: Where the trials began: the rate that makes the first step lower the held-out loss the most.
@@ -215,35 +215,13 @@ def _suggested(
     extrapolated = constant and training_steps is not None and training_steps > steps
     all_shares = (*(EARLIER * share for share in SHARES), *SHARES) if extrapolated else late
     fine = climb(lambda factor: trial(factor, steps, all_shares), best_of(coarse), FINE, MOST_FINE)
-    factor, end = between(fine), edge(fine)
+    factor = between(fine)
     trend = None
     if extrapolated and training_steps is not None:
         trend = (power(between(earlier), factor, 1 / EARLIER, STEEPEST) + BOUND) / 2
         factor *= (training_steps / (fmean(SHARES) * steps)) ** trend
-    notes = []
-    if end is not None:
-        beyond = "larger" if end == "largest" else "smaller"
-        notes.append(
-            f"The {end} rate that was tried for {steps} steps was the best one, so that a {beyond} one may be better: "
-            "start from this rate and call it again."
-        )
-    if not min(fine.values()) < before:
-        notes.append("No rate lowered the held-out loss: something other than the rate holds the training back.")
-    if constant and training_steps is None:
-        notes.append(
-            f"It is for a training of some {steps} steps; one that is much longer wants a smaller constant rate: give "
-            "training_steps, or lower the rate towards 0 in the end and give schedule='decay'."
-        )
-    if len({*rates}) > 1:
-        scaled = ", ".join(f"{rate:.3g} → {factor * rate:.3g}" for rate in rates)
-        notes.append(f"The optimizer's {len(rates)} groups have different rates, which were scaled alike: {scaled}.")
-    if len(drawn.training) < steps:
-        notes.append(
-            f"There were {len(drawn.training)} batches to train on for trials of {steps} steps, so that they were used "
-            "again and again."
-        )
     return SuggestedRate(
-        rate=factor * rates[0],
+        rate=factor * unit,
         rates=tuple(factor * rate for rate in rates),
         factor=factor,
         start=start * unit,
@@ -254,9 +232,43 @@ def _suggested(
         schedule=schedule,
         training_steps=training_steps,
         trend=trend,
-        edge=end,
-        notes=tuple(notes),
+        edge=edge(fine),
+        notes=(
+            *_notes(drawn, fine, before, schedule, training_steps, steps),
+            *_note_on_groups(rates, factor),
+        ),
     )
+
+
+def _notes(
+    drawn: Drawn, fine: Mapping[float, float], before: float, schedule: Schedule, training_steps: int | None, steps: int
+) -> Iterator[str]:
+    """What is to be known of whole trials, whose losses by factor are given."""
+    end = edge(fine)
+    if end is not None:
+        beyond = "larger" if end == "largest" else "smaller"
+        yield (
+            f"The {end} rate that was tried for {steps} steps was the best one, so that a {beyond} one may be better: "
+            "start from this rate and call it again."
+        )
+    if not min(fine.values()) < before:
+        yield "No rate lowered the held-out loss: something other than the rate holds the training back."
+    if schedule == "constant" and training_steps is None:
+        yield (
+            f"It is for a training of some {steps} steps; one that is much longer wants a smaller constant rate: give "
+            "training_steps, or lower the rate towards 0 in the end and give schedule='decay'."
+        )
+    if len(drawn.training) < steps:
+        yield (
+            f"There were {len(drawn.training)} batches to train on for trials of {steps} steps, so that they were used "
+            "again and again."
+        )
+
+
+def _note_on_groups(rates: list[float], factor: float) -> Iterator[str]:
+    if len({*rates}) > 1:
+        scaled = ", ".join(f"{rate:.3g} → {factor * rate:.3g}" for rate in rates)
+        yield f"The optimizer's {len(rates)} groups have different rates, which were scaled alike: {scaled}."
 
 
 def _constant(_: float) -> float:

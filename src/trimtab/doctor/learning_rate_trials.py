@@ -16,7 +16,7 @@ from trimtab.bnp import BNP, bnps_attached_to
 from trimtab.probes import options
 from trimtab.probes.batches import samples_of
 from trimtab.probes.isolation.random_state import RandomState
-from trimtab.probes.result import CannotMeasure, LossFunction
+from trimtab.probes.result import CannotMeasure, LossFunction, refuse_sharded
 from trimtab.probes.surface import Surface, check_gradient, copied_batch
 from trimtab.probes.updates import OptimizerCopy, held_parameters, next_step
 
@@ -61,12 +61,13 @@ class Trials:
         cost: Of all that was done so far, in forwards with their backward.
 
     Raises:
-        CannotMeasure: If the optimizer holds nothing of the model.
+        CannotMeasure: If the optimizer holds nothing of the model, or its weights are sharded.
     """
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, drawn: Drawn, bnp: BNP | None = None
     ) -> None:
+        refuse_sharded(model)
         self.cost = 0.0
         self._drawn, self._optimizer, self._bnp = drawn, optimizer, bnp
         self._batch: Any = drawn.training[0]
@@ -92,13 +93,13 @@ class Trials:
 
         return loss
 
-    def train(self, factor: float, steps: int, looks: Iterable[int], schedule: Schedule) -> tuple[float, ...]:
+    def train(self, factor: float, steps: int, looks: Sequence[int], schedule: Schedule) -> tuple[float, ...]:
         """Train at the optimizer's rates times a factor.
 
         Args:
             factor: Of all rates.
             steps: How many.
-            looks: After which of them to look at the held-out batches.
+            looks: After which of them to look at the held-out batches; the same one may be named twice.
             schedule: How the rates go on from there.
 
         Returns:
@@ -109,9 +110,8 @@ class Trials:
         """
         leaves = {name: nn.Parameter(value.clone()) for name, value in self._surface.here.items()}
         parameters = {id(p): _like(p, leaves[name]) for name, p in self._mine.items()}
-        due = set(looks)
 
-        def work() -> list[float]:
+        def work() -> dict[int, float]:
             start = self._random_state()
             with ExitStack() as stack:
                 attached = bnps_attached_to(self._optimizer)
@@ -121,7 +121,7 @@ class Trials:
                 conditioning = [stack.enter_context(each.dry_run(known)) for each, known in doubles]
                 copy = OptimizerCopy(self._optimizer, parameters)
                 rates = [group["lr"] for group in copy.optimizer.param_groups]
-                found: list[float] = []
+                found: dict[int, float] = {}
                 first = math.nan
                 for step in range(steps):
                     self._batch = self._drawn.training[step % len(self._drawn.training)]
@@ -137,12 +137,12 @@ class Trials:
                     for group, rate in zip(copy.optimizer.param_groups, rates, strict=True):
                         group["lr"] = rate * now
                     copy.step()
-                    if step + 1 in due:
-                        found.append(self._looked(start))
+                    if step + 1 in looks:
+                        found[step + 1] = self._looked(start)
             return found
 
         found = self._surface.isolated.run(work, leaves)
-        return tuple(found) + (math.inf,) * (len(due) - len(found))
+        return tuple(found.get(look, math.inf) for look in looks)
 
     def _backward(self, leaves: dict[str, nn.Parameter]) -> float:
         """The loss of a batch; its gradient is that of the leaves then."""
