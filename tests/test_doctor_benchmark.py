@@ -240,7 +240,7 @@ def test_suggest_lr_is_compared_with_a_sweep(
     out = tmp_path / "suggest_lr.jsonl"
 
     def run(*more: str) -> str:
-        words = ["--development", "--only", "digits, SGD", "--steps", "24", "--out", str(out), *more]
+        words = ["--settings", "development", "--only", "digits, SGD", "--steps", "24", "--out", str(out), *more]
         monkeypatch.setattr(sys, "argv", ["suggest_lr.py", *words])
         compared.main()
         return capsys.readouterr().out
