@@ -128,7 +128,7 @@ ILLNESSES = (
     Illness("inputs-badly-scaled", "offset", (3.0, 10.0, 30.0)),
     Illness("dead-units", "dead", (0.5, 0.8, 0.95), fits=lambda base: base.rectified),
     Illness("exploding-layer", "init", (5.0, 20.0, 80.0)),
-    Illness("vanishing-layer", "init", (1 / 5, 1 / 20, 1 / 80)),
+    Illness("vanishing-layer", "init", (1 / 10, 1 / 100, 1 / 1000)),
     Illness("step-out-of-proportion", "own_rate", (10.0, 30.0, 100.0)),
     Illness("decay-too-strong", "decay", (0.003, 0.01, 0.03)),
     Illness("precision-underflow", "loss_factor", (1e-3, 1e-4, 1e-5), fits=lambda base: base.dense),
@@ -212,6 +212,8 @@ def cured(spec: Spec, setting: str, factor: float | None, value: str | None) -> 
         return replace(spec, batch_size=min(round(spec.samples_a_batch * factor), FULL))
     if setting == "norm" and value:
         return replace(spec, norm=value)
+    if setting == "init" and value:
+        return replace(spec, init=1.0, dead=0.0)
     if setting == "inputs":
         return replace(spec, standardize=True)
     if setting == "precision":

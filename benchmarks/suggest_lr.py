@@ -305,7 +305,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only what is complete, nothing is trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    ways = ["suggestion", *(["finder"] if has_finder() else [])]
+    found = options.table and any(row["kind"] == "finder" for row in read_lines(options.out))
+    ways = ["suggestion", *(["finder"] if found or has_finder() else [])]
     seeds = [options.first_seed + seed for seed in SEEDS]
     rows = []
     for name, setting in SETTINGS[options.settings].items():
@@ -322,7 +323,7 @@ def main() -> None:
             continue
         if not options.table:
             print(f"{name}: {time.process_time() - begin:.0f} s", flush=True)
-    print(table(rows))
+    print(f"\n{table(rows)}")
     print(f"\nSeeds {seeds[0]} to {seeds[-1]}, torch {torch.__version__}, {machine()}.")
 
 

@@ -186,7 +186,9 @@ def test_cures_that_are_changes_of_the_training(benchmark: Modules) -> None:
     assert cases.cured(spec, "inputs", None, "standardize").standardize
     assert cases.cured(spec, "precision", None, "scaled").loss_factor == 1.0
     assert cases.cured(spec, "precision", None, "bfloat16").precision == "bfloat16"
-    assert cases.cured(spec, "lr", 0.1, None) is None
+    assert cases.cured(spec, "lr", 0.1, None) is None and cases.cured(spec, "init", 0.1, None) is None
+    ill = cases.Spec("dense 64-64, digits", dead=0.5, init=20.0, rate_factor=3.0)
+    assert cases.cured(ill, "init", None, "default") == cases.Spec("dense 64-64, digits", rate_factor=3.0)
 
 
 def test_ill_is_what_ends_worse_than_its_twin_beyond_the_spread(benchmark: Modules) -> None:
@@ -253,3 +255,23 @@ def test_suggest_lr_is_compared_with_a_sweep(
     assert kinds.count("suggested") == 3
     run()
     assert out.read_text(encoding="utf-8") == lines
+
+
+@pytest.mark.parametrize(("settings", "first_seed"), [("first", "40"), ("second", "70")])
+def test_the_document_has_what_was_found(
+    settings: str,
+    first_seed: str,
+    benchmark: Modules,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["suggest_lr.py", "--table", "--settings", settings, "--first-seed", first_seed]
+    monkeypatch.setattr(sys, "argv", words)
+    importlib.import_module("suggest_lr").main()
+    told = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("|", "suggest_lr:", "lr-finder:"))
+    ]
+    document = (BENCHMARKS.parent / "docs" / "bnp.md").read_text(encoding="utf-8")
+    assert len(told) == 2 + 8 + 2
+    assert told[-2] in document and told[-1] in document
+    assert settings == "first" or all(line in document for line in told)
