@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +26,8 @@ class Judged:
         severity: From 1 to 3, or 0.
         variant: Of a healthy one.
         ill: Whether they ended worse than their twin, beyond the spread of its seeds.
+        twin_loss: The twin's mean loss.
+        pair: Whether two were planted; those of them that do not harm by themselves are left out of `planted`.
     """
 
     rows: tuple[Row, ...]
@@ -33,6 +35,8 @@ class Judged:
     severity: int
     variant: str
     ill: bool
+    twin_loss: float
+    pair: bool = False
 
     @property
     def truth(self) -> tuple[str, ...]:
@@ -53,7 +57,10 @@ def is_ill(losses: list[float], twins: list[float]) -> bool:
 
 
 def judged(rows: Iterable[Row]) -> list[Judged]:
-    """Cases with all of their seeds and those of their twin; where two are planted, each has to be one that harms."""
+    """Cases with all of their seeds and those of their twin.
+
+    Where two illnesses are planted, only those are to be found that harm by themselves too, as severely planted.
+    """
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["kind"] == "case":
@@ -65,8 +72,19 @@ def judged(rows: Iterable[Row]) -> list[Judged]:
         if first["planted"] and len(twins) != len(group):
             continue  # not all done yet
         ill = bool(first["planted"]) and is_ill([*map(loss_of, group)], [*map(loss_of, twins)])
-        found.append(Judged(tuple(group), tuple(first["planted"]), first["severity"], first["variant"], ill))
-    return found
+        twin_loss = fmean(map(loss_of, twins)) if twins else math.nan
+        found.append(Judged(tuple(group), tuple(first["planted"]), first["severity"], first["variant"], ill, twin_loss))
+    alone = {(_base(case), case.planted, case.severity) for case in found if case.ill and len(case.planted) == 1}
+    return [
+        replace(case, planted=tuple(n for n in case.planted if (_base(case), (n,), case.severity) in alone), pair=True)
+        if len(case.planted) == 2
+        else case
+        for case in found
+    ]
+
+
+def _base(case: Judged) -> str:
+    return str(case.rows[0]["key"]).partition("; ")[0]
 
 
 def the_commonest(row: Row) -> list[str]:
@@ -161,7 +179,7 @@ def false_alarms(cases: list[Judged], ask: Callable[[Row], list[str]], early: bo
 def cures(rows: list[Row], cases: list[Judged]) -> list[str]:
     """How often the cure of what was on top helped an ill training."""
     by_key = {case.rows[0]["key"]: case for case in cases}
-    tried, helped, right, right_helped, failed = 0, 0, 0, 0, Counter[str]()
+    tried, helped, half, right, right_helped, failed = 0, 0, 0, 0, 0, Counter[str]()
     for row in rows:
         case = by_key.get(row["key"])
         if row["kind"] != "cure" or case is None or not case.ill:
@@ -170,12 +188,14 @@ def cures(rows: list[Row], cases: list[Judged]) -> list[str]:
             failed[row["failed"]] += 1
             continue
         before = next(loss_of(each) for each in case.rows if each["seed"] == row["seed"])
-        better = loss_of(row) < before
+        after = loss_of(row)
+        better = after < before
         tried, helped = tried + 1, helped + better
+        half += better and (math.isinf(before) or after <= (before + case.twin_loss) / 2)
         if row["of"] in case.truth:
             right, right_helped = right + 1, right_helped + better
     lines = [f"Cures of what was on top: {helped} of {tried} lowered the final validation loss"]
-    lines[0] += f"; where that was right, {right_helped} of {right}."
+    lines[0] += f", {half} by half of the way to the twin's or more; where that was right, {right_helped} of {right}."
     lines += [f"- not applied, {count} times: {why}" for why, count in failed.most_common()]
     return lines
 
@@ -184,13 +204,14 @@ def both_found(cases: list[Judged]) -> str:
     """Of trainings with two illnesses, how many had one named, and how many both."""
     rows = [(row, case.truth) for case in cases if len(case.truth) > 1 for row in case.rows]
     named = [sum(name in row["found"] for name in truth) for row, truth in rows]
-    return f"Two illnesses at once: both named in {named.count(2)}, one in {named.count(1)} of {len(rows)} trainings."
+    told = f"both named in {named.count(2)}, one in {named.count(1)} of {len(rows)} trainings."
+    return f"Two illnesses at once, each of which harms alone: {told}"
 
 
 def table(rows: list[Row]) -> str:
     """All of it, as Markdown."""
     cases = judged(rows)
-    single = [case for case in cases if len(case.planted) < 2]
+    single = [case for case in cases if not case.pair]
     ill, healthy = sum(bool(case.truth) for case in single), sum(not case.planted for case in single)
     harmless = len(single) - ill - healthy
     trainings = sum(len(case.rows) for case in cases)

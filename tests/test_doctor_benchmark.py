@@ -210,25 +210,29 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     rows += [row("b", s, 3.0, [low, high] if s % 2 == 0 else [high, low], planted=[low], severity=2) for s in range(3)]
     rows += [row("c", s, None, [high], planted=[high], severity=3, curve=[2.0, None]) for s in range(3)]
     rows += [row("d", s, 1.05, [], planted=[high], severity=1) for s in range(3)]  # harmless
-    rows += [row("e", s, 9.0, [low, high], planted=[low, high], severity=2) for s in range(3)]
+    rows += [row("b; e", s, 9.0, [low, high], planted=[low, high], severity=2) for s in range(3)]
+    rows += [row("b; high", s, 8.0, [high], planted=[high], severity=2) for s in range(3)]
+    rows += [row("b; mild", s, 9.0, [low], planted=[low, "dead-units"], severity=2) for s in range(3)]
     rows.append(row("f", 0, 9.0, [], planted=[low], severity=2, twin="not there yet"))
     rows.append({"kind": "cure", "key": "b", "seed": 0, "of": low, "loss": 1.0})
+    rows.append({"kind": "cure", "key": "b", "seed": 1, "of": low, "loss": 2.2})  # from 3, where the twin has 1.1
     rows.append({"kind": "cure", "key": "c", "seed": 0, "of": high, "loss": None})
     rows.append({"kind": "cure", "key": "d", "seed": 0, "of": high, "loss": 0.1})  # of nothing ill
     told = benchmark["doctor_table"].table(rows)
     doctor, commonest, curve = told.split("\n## ")[1:]
-    assert told.startswith("15 trainings: 2 cases with one illness that harms, 1 with one that does not, 1 healthy, 1 ")
+    assert told.startswith("21 trainings: 3 cases with one illness that harms, 1 with one that does not, 1 healthy, 2 ")
     assert f"| {low} | – | 2, 3 of 3 | – |" in doctor
-    assert f"| {high} | no harm | – | 3, 3 of 3 |" in doctor
+    assert f"| {high} | no harm | 3, 3 of 3 | 3, 3 of 3 |" in doctor
     assert "Mean over 2 illnesses at severities 2 and 3: 83% on top, 100% at all." in doctor
     assert "False alarms, healthy: 4 of 6 (66.7%)." in doctor and "tuned, a third of the way: 3 of 3" in doctor
     assert f"False alarms, planted without harm: 0 of 3 (0.0%).\n- planted without harm: {high}: 0 of 3" in doctor
     assert f"| is \\ on top | (nothing) | {high} | {low} |" in doctor and "| (healthy) | 5 | 1 |  |" in doctor
-    assert f"| {low} |  | 1 | 2 |" in doctor and f"| {low} + {high} |  |  | 3 |" in doctor
-    assert "Two illnesses at once: both named in 3, one in 0 of 3 trainings." in doctor
-    assert "Cures of what was on top: 1 of 2 lowered the final validation loss; where that was right, 1 of 2." in doctor
+    assert f"| {low} |  | 1 | 5 |" in doctor and f"| {low} + {high} |  |  | 3 |" in doctor
+    assert "each of which harms alone: both named in 3, one in 0 of 3 trainings." in doctor
+    assert "Cures of what was on top: 2 of 3 lowered the final validation loss, 1 by half of the way to" in doctor
+    assert "where that was right, 2 of 3." in doctor
     assert "False alarms, healthy: 3 of 3 (100.0%)." in commonest
-    assert f"| {high} | no harm | – | 3, 3 of 3 |" in curve
+    assert f"| {high} | no harm | 0, 0 of 3 | 3, 3 of 3 |" in curve
 
 
 @pytest.mark.slow
