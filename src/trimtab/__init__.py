@@ -3,8 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab import bnp, data, integrations, networks, norms, prediction, probes, records, report, theory, training
+    from trimtab import (
+        bnp,
+        data,
+        doctor,
+        integrations,
+        networks,
+        norms,
+        prediction,
+        probes,
+        records,
+        report,
+        theory,
+        training,
+    )
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, fold_batchnorm, register_layer, without_batchnorm
+    from trimtab.doctor.learning_rate import suggest_lr
     from trimtab.prediction import predict
     from trimtab.training.loading import load_run
 
@@ -19,6 +33,7 @@ __all__ = [
     "bnp",
     "claims",
     "data",
+    "doctor",
     "fold_batchnorm",
     "integrations",
     "load_run",
@@ -30,15 +45,21 @@ __all__ = [
     "records",
     "register_layer",
     "report",
+    "suggest_lr",
     "theory",
     "training",
     "without_batchnorm",
 ]
-_HOMES = {"predict": "trimtab.prediction", "load_run": "trimtab.training.loading"}
+_HOMES = {
+    "predict": "trimtab.prediction",
+    "load_run": "trimtab.training.loading",
+    "suggest_lr": "trimtab.doctor.learning_rate",
+}
 _SUBPACKAGES = {
     "bnp",
     "claims",
     "data",
+    "doctor",
     "integrations",
     "networks",
     "norms",

@@ -67,7 +67,7 @@ class Probe(ABC, Generic[R]):
         """
         check_call(model, loss_fn)
         try:
-            _refuse_sharded(model)
+            refuse_sharded(model)
             return self.measure(model, loss_fn, batch)
         except CannotMeasure as error:
             problem = str(error)
@@ -84,15 +84,15 @@ class Probe(ABC, Generic[R]):
         """Measure, or raise CannotMeasure."""
 
 
-def _refuse_sharded(model: nn.Module) -> None:
-    """Refuse weights that are gathered when the model is called: what a probe does with them would be lost on them.
+def refuse_sharded(model: nn.Module) -> None:
+    """Refuse weights that are gathered when the model is called: what is measured would be lost on them.
 
     Raises:
         CannotMeasure: If the model has some.
     """
     if _torch.fully_sharded(model.modules()) or any(map(is_sharded, model.parameters())):
         raise CannotMeasure(
-            "The model's weights are sharded over several processes; a probe needs a model that has its weights whole."
+            "The model's weights are sharded over several processes; what is measured needs a model with whole weights."
         )
 
 

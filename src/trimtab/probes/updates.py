@@ -3,8 +3,8 @@
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -66,11 +66,7 @@ def _try_out(
 
     If there is a list for them, the metrics of the layers that BNP preconditions are added to it.
     """
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    named = surface.isolated.model.named_parameters()
-    mine = {name: p for name, p in named if name in surface.here and id(p) in held}
-    if not mine:
-        raise CannotMeasure("The optimizer holds none of the model's trained parameters; is it another model's?")
+    mine = held_parameters(surface, optimizer)
     leaves = {name: nn.Parameter(value) for name, value in surface.here.items()}  # BNP looks at parameters only
 
     def work() -> tuple[float, Values, Optimizer, dict[str, nn.Parameter]]:
@@ -92,6 +88,20 @@ def _try_out(
         return value, gradient, *_after_step(optimizer, mine, {name: leaves[name].grad for name in mine})
 
     return surface.isolated.run(work, leaves)
+
+
+def held_parameters(surface: Surface, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    """The model's trained parameters that an optimizer holds, by name.
+
+    Raises:
+        CannotMeasure: If there are none.
+    """
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    named = surface.isolated.model.named_parameters()
+    mine = {name: p for name, p in named if name in surface.here and id(p) in held}
+    if not mine:
+        raise CannotMeasure("The optimizer holds none of the model's trained parameters; is it another model's?")
+    return mine
 
 
 def _watch(
@@ -125,18 +135,52 @@ def _after_step(
     for name, twin in twins.items():
         vars(twin).update(vars(parameters[name]))
         twin.grad = gradients[name]
-    kind = type(optimizer)
-    step = _torch.step_without_hooks(kind)
-    if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(step)):
-        raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
+    double = OptimizerCopy(optimizer, {id(parameters[name]): twin for name, twin in twins.items()})
+    double.step()
+    return double.optimizer, twins
+
+
+class OptimizerCopy:
+    """A copy of an optimizer, with all that it remembers and without its hooks, for steps that are tried out.
+
+    Attributes:
+        optimizer: The copy.
+
+    Args:
+        optimizer: It stays as it is.
+        parameters: What stands for a parameter in the copy, by the identity of that.
+
+    Raises:
+        CannotMeasure: If it cannot be copied or its step needs a closure.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: Mapping[int, nn.Parameter]) -> None:
+        kind = type(optimizer)
+        self._step = _torch.step_without_hooks(kind)
+        if any(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in _arguments(self._step)):
+            raise CannotMeasure(f"{kind.__name__}.step() needs a closure, so that its next update cannot be tried out.")
+        with _told_of(kind):
+            self.optimizer = _copied_without_hooks(optimizer, dict(parameters))
+
+    def step(self) -> None:
+        """Take a step with the gradients that the copy's parameters have.
+
+        Raises:
+            CannotMeasure: If it fails.
+        """
+        with _told_of(type(self.optimizer)):
+            self._step(self.optimizer)
+
+
+@contextmanager
+def _told_of(kind: type[Optimizer]) -> Iterator[None]:
+    """Failures of a copy, other than memory that runs out, told as such."""
     try:
-        double = _copied_without_hooks(optimizer, {id(parameters[name]): twin for name, twin in twins.items()})
-        step(double)
+        yield
     except Exception as error:
         if out_of_memory(error):
             raise
         raise CannotMeasure(f"A step of a copy of {kind.__name__} failed: {type(error).__name__}: {error}") from error
-    return double, twins
 
 
 def _arguments(step: Callable[[Any], Any]) -> list[inspect.Parameter]:

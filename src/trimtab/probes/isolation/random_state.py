@@ -15,14 +15,17 @@ class RandomState:
     Args:
         model: Its modules may have generators as attributes, also in lists and dictionaries.
         devices: The CUDA devices whose generators belong to the snapshot.
+        sources: Objects, such as loaders, that may have generators as attributes, or samplers that do.
     """
 
-    def __init__(self, model: nn.Module, devices: list[int]) -> None:
+    def __init__(self, model: nn.Module, devices: list[int], sources: Iterable[object] = ()) -> None:
         self._python = random.getstate()
         self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-        self._models = [(each, _state(each)) for m in model.modules() for each in _generators(vars(m).values())]
+        holders = [vars(module) for module in model.modules()]
+        holders += [attributes for source in sources for attributes in _attributes(source)]
+        self._generators = [(each, _state(each)) for held in holders for each in _generators(held.values())]
 
     def restore(self) -> None:
         """Give all generators the state that they had when the snapshot was taken."""
@@ -31,7 +34,7 @@ class RandomState:
         torch.set_rng_state(self._torch)
         for device, state in self._cuda:
             torch.cuda.set_rng_state(state, device)
-        for generator, state in self._models:
+        for generator, state in self._generators:
             _set_state(generator, state)
 
 
@@ -44,6 +47,15 @@ def _generators(values: Iterable[Any]) -> Iterator[Any]:
             yield from _generators(value)
         elif type(value) is dict:
             yield from _generators(value.values())
+
+
+def _attributes(source: object) -> Iterator[dict[str, Any]]:
+    """Those of a loader and of its samplers, one within the other."""
+    found = getattr(source, "__dict__", {})
+    yield found
+    for name in ("sampler", "batch_sampler"):
+        if name in found:
+            yield from _attributes(found[name])
 
 
 def _state(generator: Any) -> Any:

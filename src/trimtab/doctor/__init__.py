@@ -1,0 +1,1 @@
+"""What holds a training back, and what to change."""
