@@ -3,8 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab import bnp, data, integrations, networks, norms, prediction, probes, records, report, theory, training
+    from trimtab import (
+        bnp,
+        data,
+        doctor,
+        integrations,
+        networks,
+        norms,
+        prediction,
+        probes,
+        records,
+        report,
+        theory,
+        training,
+    )
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, fold_batchnorm, register_layer, without_batchnorm
+    from trimtab.doctor import Doctor
     from trimtab.prediction import predict
     from trimtab.training.loading import load_run
 
@@ -12,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BNP",
+    "Doctor",
     "Moments",
     "Rows",
     "TrimtabWarning",
@@ -19,6 +34,7 @@ __all__ = [
     "bnp",
     "claims",
     "data",
+    "doctor",
     "fold_batchnorm",
     "integrations",
     "load_run",
@@ -34,11 +50,12 @@ __all__ = [
     "training",
     "without_batchnorm",
 ]
-_HOMES = {"predict": "trimtab.prediction", "load_run": "trimtab.training.loading"}
+_HOMES = {"Doctor": "trimtab.doctor", "predict": "trimtab.prediction", "load_run": "trimtab.training.loading"}
 _SUBPACKAGES = {
     "bnp",
     "claims",
     "data",
+    "doctor",
     "integrations",
     "networks",
     "norms",
