@@ -20,6 +20,8 @@ class LayerLook:
         zeros: The share of the entries of the weight's gradient that are exactly 0.
         input_rms: The root of the mean square of its input; NaN if it was not seen.
         output_rms: That of its output.
+        input_spread: How far the samples' inputs are from each other: the root of the mean variance over samples.
+        output_spread: That of its outputs.
     """
 
     layer: str
@@ -31,6 +33,8 @@ class LayerLook:
     zeros: float = 0.0
     input_rms: float = math.nan
     output_rms: float = math.nan
+    input_spread: float = math.nan
+    output_spread: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -41,6 +45,11 @@ class LayerLook:
     def gain(self) -> float:
         """How much larger its output is than its input."""
         return self.output_rms / self.input_rms if self.input_rms > 0 else math.nan
+
+    @property
+    def kept(self) -> float:
+        """How much of what distinguishes the samples comes out of it: spread of the output over that of the input."""
+        return self.output_spread / self.input_spread if self.input_spread > 0 else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)

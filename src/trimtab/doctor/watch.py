@@ -132,7 +132,7 @@ class Watch:
         looks = []
         for name, (weight, dead, zeros) in layers.items():
             own = f"{name}.weight" if name else "weight"
-            rms = seen.get(name, [math.nan, math.nan])
+            rms = seen.get(name, [math.nan] * 4)
             looks.append(
                 LayerLook(
                     layer=name,
@@ -144,6 +144,8 @@ class Watch:
                     zeros=zeros,
                     input_rms=rms[0],
                     output_rms=rms[1],
+                    input_spread=rms[2],
+                    output_spread=rms[3],
                 )
             )
         look = Look(
@@ -168,7 +170,7 @@ class Watch:
             return
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
-            self._seen[name] = torch.stack([_rms(x), _rms(output)])
+            self._seen[name] = torch.stack([_rms(x), _rms(output), _spread(x), _spread(output)])
             if not x.requires_grad:
                 self._inputs[name] = _input_numbers(layer, x)
 
@@ -248,6 +250,14 @@ def _input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
 
 def _rms(x: Tensor) -> Tensor:
     return _norm(x) / math.sqrt(max(x.numel(), 1))
+
+
+def _spread(x: Tensor) -> Tensor:
+    """The root of the mean variance over samples; NaN for a single one."""
+    x = x.detach()
+    if len(x) < 2:
+        return torch.full((), math.nan, device=x.device)
+    return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -1,9 +1,41 @@
 """From measurements to findings: each rule is a function of a record that returns a finding, a note, or nothing."""
 
-from trimtab.doctor.finding import Diagnosis
+from collections.abc import Callable
+
+from trimtab.doctor.finding import NAMES, Diagnosis, Finding, Note
 from trimtab.doctor.record import Record
+from trimtab.doctor.rules import batches, notes, rates, settings, signals
+
+RULES: tuple[Callable[[Record], Finding | None], ...] = (
+    rates.learning_rate_too_high,
+    rates.learning_rate_too_low,
+    batches.batchnorm_batch_too_small,
+    batches.train_eval_gap,
+    settings.inputs_badly_scaled,
+    signals.dead_units,
+    signals.exploding_layer,
+    signals.vanishing_layer,
+    signals.step_out_of_proportion,
+    settings.decay_too_strong,
+    settings.precision_underflow,
+    batches.labels_not_learnable,
+)
+NOTES: tuple[Callable[[Record], Note | None], ...] = (
+    notes.edge_of_stability,
+    notes.decay_of_scale_invariant,
+    notes.batch_and_noise_scale,
+    notes.few_steps,
+)
 
 
 def judge(record: Record) -> Diagnosis:
-    """What all rules have to say of a record."""
-    return Diagnosis(steps=len(record.losses), level=record.level)
+    """What all rules have to say of a record: findings by weight, and of equal ones in the order of their names."""
+    found = [finding for rule in RULES if (finding := rule(record)) is not None]
+    found.sort(key=lambda finding: (-finding.weight, NAMES.index(finding.name)))
+    noted = [note for rule in NOTES if (note := rule(record)) is not None]
+    return Diagnosis(
+        findings=tuple(found),
+        notes=(*noted, *notes.problems(record)),
+        steps=len(record.losses),
+        level=record.level,
+    )

@@ -1,0 +1,120 @@
+"""Is the learning rate what holds the training back?"""
+
+from trimtab.doctor.cure import Cure
+from trimtab.doctor.curves import best_multiple, gain_curve, middle_of, settled, unfinished
+from trimtab.doctor.finding import Finding
+from trimtab.doctor.record import Record
+from trimtab.doctor.trend import Trend, trend
+
+LINEAR = 0.94
+"""A step whose loss decreases by this share of what the gradient promises is short: digits, six networks, SGD, momentum
+and Adam: 0.94 to 1.00 at a tenth to a thirtieth of the best rate, 0.1 to 0.91 at the best rate and at a third of it."""
+LONGER = 2.0
+"""So many times the step must at least be better on another batch. Where the loss has sharp directions (GroupNorm's
+start) a single longer step gains less than many would, so that a larger threshold misses rates that are too low by 30."""
+LEAPT = 1.25
+"""A loss that went up to this multiple of its first value has left it behind: killed trainings 1.33 to 10⁴, trainings
+that learned nothing for another reason at most 1.1."""
+SLOW = 0.9
+"""A loss above this share of what it was half the training ago goes down slowly or not at all."""
+RAISED = 0.5
+"""The share of the tried steps that raised their own batch's loss: more than every second step goes too far."""
+FEWEST = 3
+"""Trials before a rate is judged by them: one or two differ by chance."""
+
+
+def learning_rate_too_high(record: Record) -> Finding | None:
+    """The loss broke or leapt and stays, or steps raise what they are to lower and shorter ones would not."""
+    seen = trend(record.losses)
+    if seen.broken is not None:
+        return _broken(record, seen)
+    flat = not seen.done and seen.recent > SLOW * seen.middle
+    if flat and seen.stuck and seen.peak > LEAPT * seen.start:
+        return _killed(record, seen)
+    trials = unfinished(settled(record), seen.start)
+    if not flat or len(trials) < FEWEST:
+        return None
+    raised = sum(trial.after > trial.loss for trial in trials) / len(trials)
+    best, gains = best_multiple(trials), gain_curve(trials)
+    whole = gains[trials[0].multiples.index(1.0)]
+    if raised > RAISED and best < 1 and max(gains) > max(whole, 0.0):
+        return _finding(
+            {"raised": raised, "best_multiple": best, "gain_of_step": whole, "gain_of_best": max(gains)},
+            f"{100 * raised:.0f} % of the steps that were tried raised the loss of their own batch, and the loss no "
+            f"longer falls; {best:g} of such a step lowers another batch's loss by {100 * max(gains):.2g} %, the whole "
+            f"step changes it by {-100 * whole:+.2g} %.",
+            factor=max(best, 1 / 8),
+            certainty=0.9,
+            severity=0.8,
+        )
+    return None
+
+
+def learning_rate_too_low(record: Record) -> Finding | None:
+    """Steps do what the gradient promises, longer ones would do more, and there is much left to be done."""
+    seen = trend(record.losses)
+    trials = unfinished(settled(record), seen.start)
+    if seen.done or not seen.falls or len(trials) < FEWEST:
+        return None
+    linear, best = middle_of(trial.linearity for trial in trials), best_multiple(trials)
+    gains = gain_curve(trials)
+    if not (linear >= LINEAR and best >= LONGER):
+        return None
+    index = trials[0].multiples.index(best)
+    return Finding(
+        name="learning-rate-too-low",
+        evidence={
+            "linearity": linear,
+            "best_multiple": best,
+            "gain_of_step": gains[trials[0].multiples.index(1.0)],
+            "gain_of_best": gains[index],
+            "loss": seen.recent,
+        },
+        sentence=f"A step lowers its batch's loss by {100 * linear:.0f} % of what the gradient promises, so it is short; "
+        f"{best:g} times the step would lower another batch's loss most, and the loss, {seen.recent:.3g}, still falls.",
+        advice=f"Multiply the learning rate by {_factor(best):g}.",
+        cure=Cure(setting="lr", factor=_factor(best), sentence=f"multiply the learning rate by {_factor(best):g}"),
+        certainty=0.9 if best >= 8 else 0.6,
+        severity=0.6 if seen.recent > 0.5 * seen.start else 0.4,
+    )
+
+
+def _factor(best: float) -> float:
+    """The step that is best alone is too long for every step: half of it, and at least 3, at most 10 at a time."""
+    return min(10.0, max(3.0, best / 2))
+
+
+def _broken(record: Record, seen: Trend) -> Finding:
+    return _finding(
+        {"broken_at": float(seen.broken or 0), "start": seen.start},
+        f"The loss stopped being a number at step {seen.broken}; it began at {seen.start:.3g}.",
+        factor=0.1,
+        certainty=0.6,
+        severity=1.0,
+    )
+
+
+def _killed(record: Record, seen: Trend) -> Finding:
+    return _finding(
+        {"peak": seen.peak, "start": seen.start, "loss": seen.recent},
+        f"The loss leapt from {seen.start:.3g} to {seen.peak:.3g} and stays at {seen.recent:.3g}, where a network is "
+        "that has learned nothing.",
+        factor=0.1,
+        certainty=0.7,
+        severity=1.0,
+    )
+
+
+def _finding(
+    evidence: dict[str, float], sentence: str, *, factor: float, certainty: float, severity: float
+) -> Finding:
+    words = f"divide the learning rate by {1 / factor:g}"
+    return Finding(
+        name="learning-rate-too-high",
+        evidence=evidence,
+        sentence=sentence,
+        advice=f"{words[0].upper()}{words[1:]}, and begin anew if the network no longer learns.",
+        cure=Cure(setting="lr", factor=factor, sentence=words),
+        certainty=certainty,
+        severity=severity,
+    )

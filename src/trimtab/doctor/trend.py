@@ -1,0 +1,65 @@
+"""What the curve of the training loss says by itself."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+RECENT = 0.1
+"""The share of a training's steps that is its recent part, and its part around the middle."""
+LEAST = 10
+"""So many steps each part has at least: batches differ."""
+STEADY = 0.97
+"""A loss falls still if it is lower than this share of what it was half the training ago: less is the noise of batches
+of the medians of 10 % of the steps."""
+CHANCE = 0.93
+"""A loss is where it began if it is above this share of it. Trainings that learned nothing ended at 0.97 to 1.03 of
+their first loss, those that learn anything within 300 steps below 0.9."""
+DONE = 0.05
+"""A loss below this share of its beginning leaves little to be gained."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A loss curve in a few numbers; NaN for a training of no steps.
+
+    Attributes:
+        start: The median of the first three losses.
+        middle: The median around the middle of the training.
+        recent: The median of the last ones.
+        peak: The largest of all.
+        broken: The first step whose loss was not finite; None if all are.
+    """
+
+    start: float
+    middle: float
+    recent: float
+    peak: float
+    broken: int | None
+
+    @property
+    def falls(self) -> bool:
+        """Whether it falls still."""
+        return self.recent < STEADY * self.middle
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it is where it began, or higher."""
+        return self.broken is not None or self.recent > CHANCE * self.start
+
+    @property
+    def done(self) -> bool:
+        """Whether little is left to be gained."""
+        return self.recent < DONE * self.start
+
+
+def trend(losses: Sequence[float]) -> Trend:
+    """The trend of all losses of a training so far."""
+    broken = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    finite = list(losses[:broken])
+    if not finite:
+        return Trend(math.nan, math.nan, math.nan, math.nan, broken)
+    some = max(LEAST, int(RECENT * len(finite)))
+    half = max(0, len(finite) // 2 - some // 2)
+    middle = finite[half : half + some]
+    return Trend(median(finite[:3]), median(middle), median(finite[-some:]), max(finite), broken)
