@@ -60,11 +60,13 @@ class NormLook:
         layer: Its name.
         shift: The mean over channels of (batch mean - running mean)² / running variance.
         ratio: The median over channels of batch variance / running variance.
+        values: How many values of a channel the statistics are of: samples times positions; NaN if it was not seen.
     """
 
     layer: str
     shift: float
     ratio: float
+    values: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,6 @@ class Facts:
         weight_decay: The largest of its groups.
         batch_size: Samples in a batch; 0 if they cannot be counted.
         batchnorms: The names of the layers that normalize by the batch.
-        normalized: The names of the layers whose output such a layer, or another norm, is given next.
         bnp: Whether a BNP is attached.
         dtype: Of the parameters.
     """

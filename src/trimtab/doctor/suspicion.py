@@ -7,7 +7,7 @@ from trimtab.doctor.record import LayerLook, Look
 
 OUT_OF_PROPORTION = 10.0
 """A layer whose update, in lengths of its weight, is so many times the median of the others' is tried without it."""
-LARGE_SIGNAL = 8.0
+LARGE_SIGNAL = 4.0
 SMALL_SIGNAL = 1 / 8
 """A layer whose output is so many times as large as its input, or less, is tried with its weight rescaled."""
 MOST = 2

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
+
+from trimtab.doctor.record import Record
 
 RECENT = 0.1
 """The share of a training's steps that is its recent part, and its part around the middle."""
@@ -15,6 +17,11 @@ of the medians of 10 % of the steps."""
 CHANCE = 0.93
 """A loss is where it began if it is above this share of it. Trainings that learned nothing ended at 0.97 to 1.03 of
 their first loss, those that learn anything within 300 steps below 0.9."""
+LEAPT = 1.25
+"""A loss that went up to this multiple of its first value has left it behind: killed trainings 1.33 to 10⁴, trainings
+that learned nothing for another reason at most 1.1."""
+SMOOTH = 32
+"""Peaks are of means over so many samples: the losses of batches of 2 differ by as much as a leap."""
 DONE = 0.05
 """A loss below this share of its beginning leaves little to be gained."""
 
@@ -24,10 +31,10 @@ class Trend:
     """A loss curve in a few numbers; NaN for a training of no steps.
 
     Attributes:
-        start: The median of the first three losses.
+        start: The least of the first three losses: one that is far above chance falls to it without learning.
         middle: The median around the middle of the training.
         recent: The median of the last ones.
-        peak: The largest of all.
+        peak: The largest of all, of means over steps that have 32 samples together.
         broken: The first step whose loss was not finite; None if all are.
     """
 
@@ -48,13 +55,19 @@ class Trend:
         return self.broken is not None or self.recent > CHANCE * self.start
 
     @property
+    def leapt(self) -> bool:
+        """Whether it has gone up far beyond its beginning."""
+        return self.peak > LEAPT * self.start
+
+    @property
     def done(self) -> bool:
         """Whether little is left to be gained."""
         return self.recent < DONE * self.start
 
 
-def trend(losses: Sequence[float]) -> Trend:
+def trend(record: Record) -> Trend:
     """The trend of all losses of a training so far."""
+    losses = record.losses
     broken = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
     finite = list(losses[:broken])
     if not finite:
@@ -62,4 +75,10 @@ def trend(losses: Sequence[float]) -> Trend:
     some = max(LEAST, int(RECENT * len(finite)))
     half = max(0, len(finite) // 2 - some // 2)
     middle = finite[half : half + some]
-    return Trend(median(finite[:3]), median(middle), median(finite[-some:]), max(finite), broken)
+    return Trend(min(finite[:3]), median(middle), median(finite[-some:]), _peak(finite, record.facts.batch_size), broken)
+
+
+def _peak(losses: Sequence[float], batch_size: int) -> float:
+    """The largest mean of neighbours that have `SMOOTH` samples together."""
+    several = max(1, SMOOTH // batch_size) if batch_size else 1
+    return max(mean(losses[at : at + several]) for at in range(0, max(len(losses) - several + 1, 1)))

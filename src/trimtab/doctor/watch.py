@@ -40,6 +40,7 @@ class Taken:
         seen: What the hooks have seen: for each layer the root mean squares of input and output.
         inputs: What they have seen of the network's inputs.
         norms: For each layer with running statistics, shift and ratio.
+        values: How many values of a channel its statistics were of.
         half: Whether something was in half precision.
     """
 
@@ -52,6 +53,7 @@ class Taken:
     seen: dict[str, Tensor]
     inputs: dict[str, Tensor]
     norms: dict[str, Tensor]
+    values: dict[str, float]
     half: bool
 
 
@@ -71,6 +73,7 @@ class Watch:
         can_be_paused(model.modules(), self._pause)  # probes run the model in between
         self._seen: dict[str, Tensor] = {}
         self._inputs: dict[str, Tensor] = {}
+        self._values: dict[str, float] = {}
         self._half = False
         self._statistics: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self._silent: dict[str, deque[Tensor]] = {}
@@ -86,12 +89,16 @@ class Watch:
             for name, layer in weighted_layers(self._model).items():
                 hook = ModuleHook(partial(self._see, name), self._pause)
                 self._handles.append(layer.register_forward_hook(hook))
+            for name, norm in running_norms(self._model):
+                hook = ModuleHook(partial(self._count, name), self._pause)
+                self._handles.append(norm.register_forward_hook(hook))
 
     def disarm(self) -> None:
         """Take the hooks away, and forget what they have seen."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._seen, self._inputs, self._half, self._statistics = [], {}, {}, False, {}
+        self._handles, self._half = [], False
+        self._seen, self._inputs, self._values, self._statistics = {}, {}, {}, {}
 
     @torch.no_grad()
     def look(self, step: int) -> Taken:
@@ -116,6 +123,7 @@ class Watch:
             seen=dict(self._seen),
             inputs=dict(self._inputs),
             norms=self._norms(),
+            values=dict(self._values),
             half=self._half or any(p.dtype.itemsize < 4 for p in mine.values()),
         )
         self.disarm()
@@ -153,7 +161,10 @@ class Watch:
             lr=taken.lr,
             gradient=math.hypot(*(each[0] for each in gradients.values())),
             layers=tuple(looks),
-            norms=tuple(NormLook(layer=name, shift=a, ratio=b) for name, (a, b) in _numbers(taken.norms).items()),
+            norms=tuple(
+                NormLook(layer=name, shift=a, ratio=b, values=taken.values.get(name, math.nan))
+                for name, (a, b) in _numbers(taken.norms).items()
+            ),
             inputs=tuple(
                 InputLook(layer=name, rms=a, offset=b, smallest=c, largest=d)
                 for name, (a, b, c, d) in _numbers(taken.inputs).items()
@@ -173,6 +184,11 @@ class Watch:
             self._seen[name] = torch.stack([_rms(x), _rms(output), _spread(x), _spread(output)])
             if not x.requires_grad:
                 self._inputs[name] = _input_numbers(layer, x)
+
+    def _count(self, name: str, norm: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = args[0] if args else None
+        if isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and norm.training:
+            self._values[name] = x.numel() / x.shape[1]
 
     def _norms(self) -> dict[str, Tensor]:
         """What the running statistics say of the batch that has moved them, which needs no second look at it."""

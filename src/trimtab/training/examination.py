@@ -52,9 +52,7 @@ def of_settings(settings: Settings, device: torch.device, data_root: Path | None
     return _of_session(Session(settings, device, data_root))
 
 
-def of_run(
-    folder: Path, settings: Settings, device: torch.device, data_root: Path | None
-) -> tuple[Patient, int]:
+def of_run(folder: Path, settings: Settings, device: torch.device, data_root: Path | None) -> tuple[Patient, int]:
     """A run of the lab where its last checkpoint is, and at which step that is; its folder is only read.
 
     A run that has no checkpoint, or is finished, is looked at from its beginning.
@@ -222,9 +220,7 @@ def _again_and_again(loader: Iterable[Any], what: str) -> Iterator[Any]:
 
 
 def _validation(held_out: Any, dataset: Dataset, settings: Settings, device: torch.device) -> list[Any]:
-    few = batches(
-        held_out, VALIDATION_SAMPLES, dataset=dataset, normalize=resolved(settings.normalize), device=device
-    )
+    few = batches(held_out, VALIDATION_SAMPLES, dataset=dataset, normalize=resolved(settings.normalize), device=device)
     return list(islice(few, VALIDATION_BATCHES))
 
 

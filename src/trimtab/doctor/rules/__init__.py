@@ -1,6 +1,7 @@
 """From measurements to findings: each rule is a function of a record that returns a finding, a note, or nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trimtab.doctor.finding import NAMES, Diagnosis, Finding, Note
 from trimtab.doctor.record import Record
@@ -27,10 +28,27 @@ NOTES: tuple[Callable[[Record], Note | None], ...] = (
     notes.few_steps,
 )
 
+LATER = 0.3
+"""The certainty of what another finding would bring about by itself."""
+CAUSES: dict[str, frozenset[str]] = {
+    "dead-units": frozenset(NAMES) - {"dead-units", "learning-rate-too-low", "train-eval-gap", "labels-not-learnable"},
+    "learning-rate-too-high": frozenset({"inputs-badly-scaled", "exploding-layer", "decay-too-strong"}),
+    "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer"}),
+    "train-eval-gap": frozenset({"inputs-badly-scaled", "batchnorm-batch-too-small"}),
+    "vanishing-layer": frozenset({"inputs-badly-scaled", "decay-too-strong"}),
+    "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer"}),
+}
+"""What each finding may be the consequence of."""
+
 
 def judge(record: Record) -> Diagnosis:
     """What all rules have to say of a record: findings by weight, and of equal ones in the order of their names."""
     found = [finding for rule in RULES if (finding := rule(record)) is not None]
+    names = {finding.name for finding in found}
+    found = [
+        replace(finding, certainty=min(finding.certainty, LATER)) if names & CAUSES.get(finding.name, set()) else finding
+        for finding in found
+    ]
     found.sort(key=lambda finding: (-finding.weight, NAMES.index(finding.name)))
     noted = [note for rule in NOTES if (note := rule(record)) is not None]
     return Diagnosis(

@@ -6,11 +6,11 @@ from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import gain_curve, middle_of, settled
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import Record, Trial
-from trimtab.doctor.rules.rates import FEWEST, LEAPT
+from trimtab.doctor.rules.rates import FEWEST
 from trimtab.doctor.trend import trend
 
-NOISY = 0.05
-"""(batch mean - running mean)² / running variance: a batch is worth 20 independent values a channel, or fewer."""
+FEW_VALUES = 8
+"""So few values of a channel, samples times positions, have a mean and a variance that are mostly noise."""
 TRANSFER = 0.1
 """The share of what a step gains on its own batch that it gains on another."""
 GAP = 1.5
@@ -25,25 +25,25 @@ LEARNED = 0.97
 
 def batchnorm_batch_too_small(record: Record) -> Finding | None:
     """A layer normalizes by so few values that a step for one batch does little for another."""
-    seen = trend(record.losses)
+    seen = trend(record)
     layers = record.facts.batchnorms
     trials = settled(record)
     if not layers or seen.done or len(trials) < FEWEST:
         return None
-    shifts = {
-        name: middle_of(norm.shift for look in record.looks[1:] for norm in look.norms if norm.layer == name)
+    values = {
+        name: middle_of(norm.values for look in record.looks for norm in look.norms if norm.layer == name)
         for name in layers
     }
-    noisy = {name: shift for name, shift in shifts.items() if shift >= NOISY}
+    noisy = {name: count for name, count in values.items() if count <= FEW_VALUES}
     own, other = _mean_gains(trials)
     if not noisy or not own > 0 or other > TRANSFER * own:
         return None
-    layer = max(noisy, key=noisy.__getitem__)
+    layer = min(noisy, key=noisy.__getitem__)
     return Finding(
         name="batchnorm-batch-too-small",
         layer=layer,
-        evidence={"values": 1 / noisy[layer], "own_gain": own, "other_gain": other, "batch_size": record.facts.batch_size},
-        sentence=f"It normalizes by as few as {1 / noisy[layer]:.2g} independent values a channel, and a step that lowers "
+        evidence={"values": noisy[layer], "own_gain": own, "other_gain": other, "batch_size": record.facts.batch_size},
+        sentence=f"It normalizes each channel by {noisy[layer]:g} values, and a step that lowers "
         f"its own batch's loss by {own:.2g} changes another batch's by {-other:+.2g}.",
         advice="Take batches of 16 or more, GroupNorm or LayerNorm in place of BatchNorm, or no norm and trimtab.BNP.",
         cure=Cure(setting="norm", value="ln", sentence="replace BatchNorm by a norm that does not use the batch"),
@@ -55,7 +55,7 @@ def batchnorm_batch_too_small(record: Record) -> Finding | None:
 def train_eval_gap(record: Record) -> Finding | None:
     """The same training data have a much larger loss in evaluation mode, where running statistics are used."""
     trials = settled(record)
-    seen = trend(record.losses)
+    seen = trend(record)
     late = trials[len(trials) // 2 :]
     if not record.facts.batchnorms or len(trials) < FEWEST:
         return None
@@ -75,7 +75,9 @@ def train_eval_gap(record: Record) -> Finding | None:
         f"training mode {training:.3g}; farthest from its batches is the running mean of {layer}.",
         advice="Give BatchNorm's running statistics a momentum of 0.1 or more, or compute them anew before evaluation; "
         "with batches below 16 replace BatchNorm.",
-        cure=Cure(setting="statistics", factor=0.1, sentence="set the momentum of BatchNorm's running statistics to 0.1"),
+        cure=Cure(
+            setting="statistics", factor=0.1, sentence="set the momentum of BatchNorm's running statistics to 0.1"
+        ),
         certainty=0.9,
         severity=0.7,
     )
@@ -83,9 +85,9 @@ def train_eval_gap(record: Record) -> Finding | None:
 
 def labels_not_learnable(record: Record) -> Finding | None:
     """Training data are fitted and validation data are not, from the beginning on."""
-    seen = trend(record.losses)
+    seen = trend(record)
     judged = [trial for trial in record.trials if math.isfinite(trial.validation)]
-    if len(judged) < FEWEST or seen.broken is not None or seen.peak > LEAPT * seen.start:
+    if len(judged) < FEWEST or seen.broken is not None or seen.leapt:
         return None
     first = judged[0].validation
     lowest = min(trial.validation for trial in judged[1:])
@@ -96,8 +98,12 @@ def labels_not_learnable(record: Record) -> Finding | None:
         return None
     return Finding(
         name="labels-not-learnable",
-        evidence={"loss": seen.recent, "validation": judged[-1].validation, "validation_first": first,
-                  "gain_elsewhere": max(gain_curve(trials), default=math.nan)},
+        evidence={
+            "loss": seen.recent,
+            "validation": judged[-1].validation,
+            "validation_first": first,
+            "gain_elsewhere": max(gain_curve(trials), default=math.nan),
+        },
         sentence=f"The training loss has come from {seen.start:.3g} to {seen.recent:.3g}, but that of validation data has "
         f"never been below its first value, {first:.3g}, and is {judged[-1].validation:.3g} now: what is learned holds "
         "for the training batches only.",

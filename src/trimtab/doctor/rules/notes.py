@@ -50,7 +50,9 @@ def batch_and_noise_scale(record: Record) -> Note | None:
     if batch > APART * scale:
         words = f"many times the gradient noise scale, {scale:.2g}: smaller ones would learn as much from each step"
     elif batch * APART < scale:
-        words = f"far below the gradient noise scale, {scale:.2g}: twice as large ones would allow almost twice the rate"
+        words = (
+            f"far below the gradient noise scale, {scale:.2g}: twice as large ones would allow almost twice the rate"
+        )
     else:
         return None
     return Note(

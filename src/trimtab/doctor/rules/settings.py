@@ -20,6 +20,8 @@ SLOW_FOR_INPUTS = 0.02
 UNDONE = 0.008
 """The share of what the gradient's step promises that decay takes back: 0.01 to 0.13 where decay held the loss up,
 0.002 where it did not."""
+MUCH_UNDONE = 0.05
+"""So much of it is enough by itself (AdamW, whose steps do not grow with the gradient: 0.19 to 0.27)."""
 GAINED = 0.1
 """With all weights a tenth larger the loss would be lower by this share."""
 COLLAPSED = 0.1
@@ -32,7 +34,7 @@ LIGHT_ZEROS = 0.5
 
 def inputs_badly_scaled(record: Record) -> Finding | None:
     """The network's inputs are far from mean 0 and variance 1, and the training does badly."""
-    seen = trend(record.losses)
+    seen = trend(record)
     looks = [entry for look in record.looks for entry in look.inputs]
     badly = seen.broken is not None or seen.recent > SLOW_FOR_INPUTS * min(seen.start, seen.peak)
     if not looks or not badly:
@@ -56,7 +58,7 @@ def inputs_badly_scaled(record: Record) -> Finding | None:
 
 def decay_too_strong(record: Record) -> Finding | None:
     """Weight decay takes back what the gradient gains, and the loss stands still above where it could be."""
-    decay, seen = record.facts.weight_decay, trend(record.losses)
+    decay, seen = record.facts.weight_decay, trend(record)
     if not decay or seen.done or not seen.recent > SLOW * seen.middle:
         return None
     collapsed = _shrunk(record)
@@ -64,11 +66,13 @@ def decay_too_strong(record: Record) -> Finding | None:
     undone = middle_of(trial.undone for trial in late)
     grown = middle_of((trial.other - trial.grown) / max(trial.other, 1e-12) for trial in late)
     if collapsed <= COLLAPSED and seen.stuck:
-        sentence = f"The weights have shrunk to {100 * collapsed:.2g} % of what they were, and the loss is {seen.recent:.3g}"
-    elif undone >= UNDONE and grown >= GAINED:
+        sentence = (
+            f"The weights have shrunk to {100 * collapsed:.2g} % of what they were, and the loss is {seen.recent:.3g}"
+        )
+    elif undone >= MUCH_UNDONE or (undone >= UNDONE and grown >= GAINED):
         sentence = (
             f"Decay takes back {100 * undone:.2g} % of what a step promises, the loss stays at {seen.recent:.3g}, and with "
-            f"weights a tenth larger another batch's loss would be {100 * grown:.2g} % lower"
+            f"weights a tenth larger another batch's loss would change by {-100 * grown:+.2g} %"
         )
     else:
         return None
@@ -98,7 +102,11 @@ def precision_underflow(record: Record) -> Finding | None:
         name="precision-underflow",
         evidence={"zeros": zeros, "lost": lost},
         sentence=f"{100 * zeros:.0f} % of the entries of a layer's gradient are exactly 0"
-        + (f", and {100 * lost:.0f} % would not be if the loss were scaled up first." if measured else " in half precision."),
+        + (
+            f", and {100 * lost:.0f} % would not be if the loss were scaled up first."
+            if measured
+            else " in half precision."
+        ),
         advice="Scale the loss (torch.amp.GradScaler), or compute in bfloat16, whose smallest number is that of float32.",
         cure=Cure(setting="precision", value="bfloat16", sentence="compute in bfloat16 instead of float16"),
         certainty=0.9 if measured else 0.3,
@@ -118,7 +126,5 @@ def _shrunk(record: Record) -> float:
     if len(record.looks) < 2:
         return math.nan
     first = {layer.layer: layer.weight for layer in record.looks[0].layers}
-    shares = [
-        layer.weight / first[layer.layer] for layer in record.looks[-1].layers if first.get(layer.layer, 0.0) > 0
-    ]
+    shares = [layer.weight / first[layer.layer] for layer in record.looks[-1].layers if first.get(layer.layer, 0.0) > 0]
     return median(shares) if shares else math.nan

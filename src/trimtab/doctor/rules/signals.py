@@ -7,9 +7,9 @@ from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Look, Record
-from trimtab.doctor.rules.rates import LEAPT, SLOW
+from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
 from trimtab.doctor.suspicion import LARGE_SIGNAL
-from trimtab.doctor.trend import Trend, trend
+from trimtab.doctor.trend import DONE, Trend, trend
 
 BEGINNING = 16
 """Signals that are too large at the start of a training do their harm in its first steps."""
@@ -18,9 +18,6 @@ RELIEF = 0.85
 weights were 10 to 100 times as large as usual and the training ended worse, above 1 in trained networks."""
 DEAD = 0.98
 """A layer of which this share of outputs is dead passes on nothing that differs between samples."""
-MOSTLY_DEAD = 0.5
-"""Half of a layer is a loss that a training can bear (97 % of digits with 90 % of a layer dead, tuned): a finding only
-where the loss has stopped falling as well."""
 LOST = 0.02
 """The share of what distinguishes the samples at the input that is left after the layers: in deep networks that did not
 begin to learn it was below 0.01, in those that did 0.05 and more."""
@@ -43,7 +40,10 @@ def exploding_layer(record: Record) -> Finding | None:
                     found = layer, share, trial.other, scaled
     if found is None:
         return None
-    layer, share, loss, scaled = found
+    layer, _, loss, scaled = found
+    seen = trend(record)
+    if seen.broken is None and seen.recent < DONE * scaled:  # it was borne
+        return None
     return Finding(
         name="exploding-layer",
         layer=layer.layer,
@@ -58,17 +58,17 @@ def exploding_layer(record: Record) -> Finding | None:
             sentence=f"divide the first weights of {layer.layer} by {layer.gain:.2g}",
         ),
         certainty=0.9,
-        severity=1.0 if _stands(trend(record.losses)) else 0.5,
+        severity=1.0 if seen.broken is not None or seen.recent > 0.5 * scaled else 0.6,
     )
 
 
 def dead_units(record: Record) -> Finding | None:
     """Most outputs of a layer have had no gradient for several looks, and the loss does not fall."""
-    seen = trend(record.losses)
-    if not record.looks or not _stands(seen):
+    seen = trend(record)
+    if not record.looks or seen.broken is not None or not record.looks[-1].gradient > 0:
         return None
-    layers = [layer for layer in record.looks[-1].layers if layer.dead >= MOSTLY_DEAD]
-    if not layers:
+    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if _stands(seen) else DEAD)]
+    if not layers or seen.recent <= SLOW * seen.middle:
         return None
     dead = max(layers, key=lambda layer: (layer.dead >= DEAD, layer.dead))
     whole = dead.dead >= DEAD
@@ -81,15 +81,15 @@ def dead_units(record: Record) -> Finding | None:
         advice="Begin anew with the usual initialization and a lower learning rate; LeakyReLU or a normalization before "
         "the activation keeps units alive.",
         cure=Cure(setting="init", value="default", layer=dead.layer, sentence=f"initialize {dead.layer} anew"),
-        certainty=0.6 if whole and seen.peak < LEAPT * seen.start else 0.5,
+        certainty=0.6 if whole and not seen.leapt else 0.5,
         severity=1.0 if whole else 0.5,
     )
 
 
 def vanishing_layer(record: Record) -> Finding | None:
     """What distinguishes the samples is lost on the way through the network, and the loss does not begin to fall."""
-    seen = trend(record.losses)
-    if not record.looks or not _stands(seen) or not seen.stuck or seen.peak > LEAPT * seen.start:
+    seen = trend(record)
+    if not record.looks or seen.broken is not None or not _stands(seen) or not seen.stuck or seen.leapt:
         return None
     first, look = record.looks[0], record.looks[-1]
     layers = [layer for layer in first.layers if layer.output_spread > 0 and layer.input_spread > 0]
@@ -125,7 +125,9 @@ def step_out_of_proportion(record: Record) -> Finding | None:
         for layer, loss in trial.without.items():
             better = (whole - loss) / max(abs(trial.other), 1e-12) if math.isfinite(loss) else -math.inf
             tried.setdefault(layer, []).append(better if math.isfinite(whole) else math.inf)
-    means = {layer: median(values) for layer, values in tried.items() if len(values) * 2 >= len(record.trials)}
+    means = {
+        layer: median(values) for layer, values in tried.items() if len(values) >= max(FEWEST, len(record.trials) // 2)
+    }
     if not means or max(means.values()) < HARMFUL:
         return None
     layer = max(means, key=means.__getitem__)
