@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def mlp(norm: type[nn.Module] | None = None, *, depth: int = 2, width: int = 100
     sizes = [64, *[width] * depth]
     hidden = [
         layer
-        for a, b in zip(sizes, sizes[1:], strict=False)
+        for a, b in pairwise(sizes)
         for layer in (nn.Linear(a, b), *([norm(b)] if norm is not None else []), nn.ReLU())
     ]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))

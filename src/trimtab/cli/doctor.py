@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trimtab.cli.parsing import Commands
     from trimtab.doctor import Diagnosis, Doctor
+    from trimtab.doctor.schedule import Level
     from trimtab.training.examination import Patient
     from trimtab.training.settings import Settings
 
@@ -47,13 +48,15 @@ def add(commands: "Commands") -> None:
         "[options]",
         help="train for a few hundred steps, and say what holds the training back and what to change",
         description="Trains a network for a few hundred steps, in memory only, looks along and prints what holds the "
-        "training back, what shows it and what to change. The exit status is 1 if there is a finding, 0 if there is none. "
+        "training back, what shows it and what to change. The exit status is 1 if there is a finding, 0 if there is "
+        "none. "
         f"Networks of the lab: {', '.join(NETWORKS)}. {RECIPES}",
     )
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="a network of the lab, a function of yours that makes a model (package.module:make_model), or the folder of "
+        help="a network of the lab, a function of yours that makes a model (package.module:make_model), or the folder "
+        "of "
         "a run",
     )
     parser.add_argument(
@@ -70,11 +73,15 @@ def add(commands: "Commands") -> None:
     parser.add_argument(
         "--steps", type=positive, default=STEPS, metavar="N", help="how many to train (default: %(default)s)"
     )
-    parser.add_argument("--level", choices=LEVELS, default="standard", help="how closely to look (default: %(default)s)")
+    parser.add_argument(
+        "--level", choices=LEVELS, default="standard", help="how closely to look (default: %(default)s)"
+    )
     parser.add_argument(
         "--static", action="store_true", help="do not train: the first step alone is tried, and the spectrum measured"
     )
-    parser.add_argument("--page", type=place, metavar="FILE", help="write a page with pictures too, such as report.html")
+    parser.add_argument(
+        "--page", type=place, metavar="FILE", help="write a page with pictures too, such as report.html"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     add_machine(parser)
@@ -92,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
     if options.page is not None and options.page.is_dir():
         raise CommandError(f"{options.page} is a folder; name a file to write, such as report.html")
     patient, settings, notes = _patient(options, device_named(options.device))
-    level, steps = ("full", 2) if options.static else (options.level, options.steps)
+    level: Level = "full" if options.static else options.level
+    steps = 2 if options.static else options.steps
     quiet = options.quiet or options.static
     with nullcontext() if quiet else display_doctor(options.target) as show:
         doctor = examine(patient, level, steps, show)
@@ -155,7 +163,8 @@ def _settings(options: argparse.Namespace, network: str | None) -> "Settings":
 
     options.config = None
     named = {} if network is None else from_mapping({"network": network}, where="the command line")
-    return resolve(Settings(**{**given_settings(options), **named}))
+    plain = {"method": "vanilla"}  # what is looked at is the network as it is, unless BNP or a norm is asked for
+    return resolve(Settings(**{**plain, **given_settings(options), **named}))
 
 
 def _settings_of_run(folder: Path, options: argparse.Namespace) -> "Settings":
@@ -194,5 +203,6 @@ def _plain(value: Any) -> Any:
 def _print(lines: list[str]) -> None:
     width = shutil.get_terminal_size().columns
     for line in lines:
-        indent = "   " if line.startswith((" ", *"123456789")) else ""
-        print(textwrap.fill(line, width, initial_indent="   " if line.startswith("   ") else "", subsequent_indent=indent))
+        first = "   " if line.startswith("   ") else ""
+        later = "   " if line.startswith((" ", *"123456789")) else ""
+        print(textwrap.fill(line.strip(), width, initial_indent=first, subsequent_indent=later))

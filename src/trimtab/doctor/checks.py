@@ -33,7 +33,8 @@ def check_doctor(model: Any, optimizer: Any, loss_fn: Any, level: Any, validatio
     devices = sorted({str(p.device) for p in model.parameters()})
     if len(devices) > 1:
         raise ValueError(
-            f"The model's parameters are on several devices ({', '.join(devices)}); the doctor looks at a model that is "
+            f"The model's parameters are on several devices ({', '.join(devices)}); the doctor looks at a model that "
+            "is "
             "on one of them."
         )
 

@@ -25,7 +25,7 @@ class Cure:
     | `batch_size` | multiply the batch size by `factor`, at least |
     | `norm` | replace BatchNorm by the norm that `value` names, as methods do (`gn`) |
     | `init` | multiply the weights that the layer starts with by `factor`, or start as `value` says (`default`) |
-    | `inputs` | transform the inputs as `value` says (`standardize`: mean 0 and variance 1 for each channel or feature) |
+    | `inputs` | transform the inputs as `value` says (`standardize`: mean 0 and variance 1, channel by channel) |
     | `precision` | compute in `value` (`bfloat16`, `float32`), or scale the loss (`scaled`) |
     | `bnp` | attach a `trimtab.BNP` to the optimizer |
     | `statistics` | set the momentum of BatchNorm's running statistics to `factor` |
@@ -89,6 +89,6 @@ def _multiply(optimizer: Optimizer, name: str, factor: float, parameters: set[in
             continue
         if len(mine) < len(group["params"]):
             group["params"] = [p for p in group["params"] if id(p) not in {id(each) for each in mine}]
-            group = {**group, "params": mine}  # noqa: PLW2901
+            group = {**group, "params": mine}
             optimizer.add_param_group(group)
         group[name] = group[name] * factor

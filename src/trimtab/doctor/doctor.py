@@ -46,8 +46,8 @@ class Doctor:
     Args:
         model: The model in training.
         optimizer: Its optimizer; a BNP may be attached.
-        loss_fn: `loss_fn(model, batch)` returns the loss of a batch, a tensor of one number. Level `light` does not call
-            it.
+        loss_fn: `loss_fn(model, batch)` returns the loss of a batch, a tensor of one number. Level `light` does not
+            call it.
         level: `light` looks at what the training computes anyway; `standard` also tries steps of the training out,
             every 64 steps; `full` calls the probes each time too.
         validation: Held-out batches, such as a loader; the first 4 are read once, and kept. Level `light` does not use
@@ -148,9 +148,13 @@ class Doctor:
         Raises:
             ModuleNotFoundError: If matplotlib is not installed.
         """
-        from trimtab.doctor.page import write_page
-
         diagnosis = self.diagnosis()
+        try:
+            from trimtab.doctor.page import write_page
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"the page needs {error.name}; pip install '.[lab]' in trimtab's source folder gets it", name=error.name
+            ) from error
         write_page(diagnosis, self.record, Path(path))
 
     def close(self) -> None:

@@ -31,10 +31,11 @@ class Trend:
     """A loss curve in a few numbers; NaN for a training of no steps.
 
     Attributes:
-        start: The least of the first three losses: one that is far above chance falls to it without learning.
+        start: The least of the first three losses, means of steps that have 32 samples together: a loss that begins far
+            above chance falls to it without learning.
         middle: The median around the middle of the training.
         recent: The median of the last ones.
-        peak: The largest of all, of means over steps that have 32 samples together.
+        peak: The largest of all such means.
         broken: The first step whose loss was not finite; None if all are.
     """
 
@@ -72,13 +73,14 @@ def trend(record: Record) -> Trend:
     finite = list(losses[:broken])
     if not finite:
         return Trend(math.nan, math.nan, math.nan, math.nan, broken)
+    smoothed = _smoothed(finite, record.facts.batch_size)
     some = max(LEAST, int(RECENT * len(finite)))
     half = max(0, len(finite) // 2 - some // 2)
     middle = finite[half : half + some]
-    return Trend(min(finite[:3]), median(middle), median(finite[-some:]), _peak(finite, record.facts.batch_size), broken)
+    return Trend(min(finite[:3]), median(middle), median(finite[-some:]), max(smoothed), broken)
 
 
-def _peak(losses: Sequence[float], batch_size: int) -> float:
-    """The largest mean of neighbours that have `SMOOTH` samples together."""
+def _smoothed(losses: Sequence[float], batch_size: int) -> list[float]:
+    """Means of neighbours that have `SMOOTH` samples together."""
     several = max(1, SMOOTH // batch_size) if batch_size else 1
-    return max(mean(losses[at : at + several]) for at in range(0, max(len(losses) - several + 1, 1)))
+    return [mean(losses[at : at + several]) for at in range(max(len(losses) - several + 1, 1))]

@@ -148,7 +148,7 @@ def _dot(a: Point, b: Point) -> float:
 
 
 def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:
-    """The share of the promised decrease that decay takes back: lr·wd·(-g·θ) over what the rest of the step promises."""
+    """The share of the promised decrease that decay takes back: lr·wd·(-g·θ) over what the rest promises."""
     if not strength:
         return math.nan
     taken = strength * -_dot(gradient, before)

@@ -107,7 +107,7 @@ class Watch:
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
         layers, rows = {}, {}
         for name, layer in weighted_layers(self._model).items():
-            weight = layer.weight
+            weight: Any = layer.weight
             if weight.grad is not None and not weight.grad.is_sparse:
                 silent = _silent_rows(layer)
                 numbers = _norm(weight), self._dead(name, silent), 1 - torch.count_nonzero(weight.grad) / weight.numel()
@@ -245,7 +245,7 @@ def _silent_rows(layer: nn.Module) -> Tensor:
     kind = layer_type(layer)
     weight, bias = _torch.parameters_of(layer)["weight"], _torch.parameters_of(layer).get("bias")
     assert kind is not None and weight is not None and weight.grad is not None
-    silent = torch.linalg.vector_norm(kind.view(layer, weight.grad), ord=math.inf, dim=(2, 3)).flatten() == 0
+    silent: Tensor = torch.linalg.vector_norm(kind.view(layer, weight.grad), ord=math.inf, dim=(2, 3)).flatten() == 0
     if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
         silent = silent & (bias.grad.flatten() == 0)
     return silent
@@ -278,7 +278,8 @@ def _spread(x: Tensor) -> Tensor:
 
 def _norm(x: Tensor) -> Tensor:
     x = x.detach()
-    return torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x).float()
+    norm: Tensor = torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x)
+    return norm.float()
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -141,7 +141,7 @@ def examine(
     for number, batch in enumerate(islice(patient.batches, steps), start=1):
         patient.optimizer.zero_grad()
         loss = patient.loss_fn(patient.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         doctor.step(batch, loss)
         patient.optimizer.step()
         if show is not None:

@@ -32,11 +32,13 @@ LATER = 0.3
 """The certainty of what another finding would bring about by itself."""
 CAUSES: dict[str, frozenset[str]] = {
     "dead-units": frozenset(NAMES) - {"dead-units", "learning-rate-too-low", "train-eval-gap", "labels-not-learnable"},
-    "learning-rate-too-high": frozenset({"inputs-badly-scaled", "exploding-layer", "decay-too-strong"}),
+    "learning-rate-too-high": frozenset(
+        {"inputs-badly-scaled", "exploding-layer", "decay-too-strong", "step-out-of-proportion"}
+    ),
     "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer"}),
     "train-eval-gap": frozenset({"inputs-badly-scaled", "batchnorm-batch-too-small"}),
     "vanishing-layer": frozenset({"inputs-badly-scaled", "decay-too-strong"}),
-    "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer"}),
+    "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer", "batchnorm-batch-too-small"}),
 }
 """What each finding may be the consequence of."""
 
@@ -46,7 +48,9 @@ def judge(record: Record) -> Diagnosis:
     found = [finding for rule in RULES if (finding := rule(record)) is not None]
     names = {finding.name for finding in found}
     found = [
-        replace(finding, certainty=min(finding.certainty, LATER)) if names & CAUSES.get(finding.name, set()) else finding
+        replace(finding, certainty=min(finding.certainty, LATER))
+        if names & CAUSES.get(finding.name, set())
+        else finding
         for finding in found
     ]
     found.sort(key=lambda finding: (-finding.weight, NAMES.index(finding.name)))

@@ -9,7 +9,7 @@ from trimtab.doctor.record import Record, Trial
 from trimtab.doctor.rules.rates import FEWEST
 from trimtab.doctor.trend import trend
 
-FEW_VALUES = 8
+FEW_VALUES = 6
 """So few values of a channel, samples times positions, have a mean and a variance that are mostly noise."""
 TRANSFER = 0.1
 """The share of what a step gains on its own batch that it gains on another."""
@@ -104,10 +104,12 @@ def labels_not_learnable(record: Record) -> Finding | None:
             "validation_first": first,
             "gain_elsewhere": max(gain_curve(trials), default=math.nan),
         },
-        sentence=f"The training loss has come from {seen.start:.3g} to {seen.recent:.3g}, but that of validation data has "
+        sentence=f"The training loss has come from {seen.start:.3g} to {seen.recent:.3g}, but that of validation data "
+        "has "
         f"never been below its first value, {first:.3g}, and is {judged[-1].validation:.3g} now: what is learned holds "
         "for the training batches only.",
-        advice="Look at the labels: are they in the order of the inputs, and are training and validation data alike?",
+        advice="Look at the labels: whether they are in the order of the inputs, and training and validation data "
+        "alike.",
         cure=Cure(setting="labels", value="check", sentence="look at the labels of some samples"),
         certainty=0.9,
         severity=0.9,

@@ -6,6 +6,7 @@ from collections import Counter
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Note
 from trimtab.doctor.record import Record
+from trimtab.doctor.trend import trend
 from trimtab.doctor.watch import DEAD_LOOKS
 
 EDGE = (0.7, 1.5)
@@ -24,7 +25,8 @@ def edge_of_stability(record: Record) -> Note | None:
         return None
     return Note(
         name="edge-of-stability",
-        sentence=f"The learning rate is {rate / limit:.2g} times what a quadratic loss of this curvature would bear; many "
+        sentence=f"The learning rate is {rate / limit:.2g} times what a quadratic loss of this curvature would bear; "
+        "many "
         "healthy trainings settle there.",
         evidence={"rate_over_limit": rate / limit},
     )
@@ -45,7 +47,7 @@ def decay_of_scale_invariant(record: Record) -> Note | None:
 def batch_and_noise_scale(record: Record) -> Note | None:
     """A batch far from the gradient noise scale."""
     scale, batch = middle_of(r.noise_scale for _, r in record.probed.get("noise", [])), record.facts.batch_size
-    if not scale > 0 or not batch:
+    if not scale > 0 or not batch or trend(record).stuck:
         return None
     if batch > APART * scale:
         words = f"many times the gradient noise scale, {scale:.2g}: smaller ones would learn as much from each step"
@@ -79,7 +81,8 @@ def problems(record: Record) -> list[Note]:
     return [
         Note(
             name="not-measured",
-            sentence=f"{what} could not be measured{f', {times} times' if times > 1 else ''}: {sentence.splitlines()[0]}",
+            sentence=f"{what} could not be measured{f', {times} times' if times > 1 else ''}: "
+            f"{sentence.splitlines()[0]}",
             evidence={"times": float(times)},
         )
         for (what, sentence), times in counted.items()

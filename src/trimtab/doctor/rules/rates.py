@@ -11,7 +11,7 @@ LINEAR = 0.94
 and Adam: 0.94 to 1.00 at a tenth to a thirtieth of the best rate, 0.1 to 0.91 at the best rate and at a third of it."""
 LONGER = 2.0
 """So many times the step must at least be better on another batch. Where the loss has sharp directions (GroupNorm's
-start) a single longer step gains less than many would, so that a larger threshold misses rates that are too low by 30."""
+start) a single longer step gains less than many would: a larger threshold misses rates that are too low by 30."""
 SLOW = 0.9
 """A loss above this share of what it was half the training ago goes down slowly or not at all."""
 SOME_GAIN = 3e-4
@@ -78,7 +78,8 @@ def learning_rate_too_low(record: Record) -> Finding | None:
             "gain_of_best": gains[index],
             "loss": seen.recent,
         },
-        sentence=f"A step lowers its batch's loss by {100 * linear:.0f} % of what the gradient promises, so it is short; "
+        sentence=f"A step lowers its batch's loss by {100 * linear:.0f} % of what the gradient promises, so it is "
+        "short; "
         f"{best:g} times the step would lower another batch's loss most, and the loss is {seen.recent:.3g} yet.",
         advice=f"Multiply the learning rate by {_factor(best):g}.",
         cure=Cure(setting="lr", factor=_factor(best), sentence=f"multiply the learning rate by {_factor(best):g}"),
@@ -126,7 +127,8 @@ def _killed(record: Record, seen: Trend) -> Finding:
 def _hurt(seen: Trend, dead: float) -> Finding:
     return _finding(
         {"peak": seen.peak, "start": seen.start, "loss": seen.recent, "dead": dead},
-        f"The loss leapt from {seen.start:.3g} to {seen.peak:.3g} and is {seen.recent:.3g} now; {100 * dead:.0f} % of a "
+        f"The loss leapt from {seen.start:.3g} to {seen.peak:.3g} and is {seen.recent:.3g} now; {100 * dead:.0f} % of "
+        "a "
         "layer's outputs have been dead since.",
         factor=0.3,
         certainty=0.6,

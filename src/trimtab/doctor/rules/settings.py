@@ -21,7 +21,7 @@ UNDONE = 0.008
 """The share of what the gradient's step promises that decay takes back: 0.01 to 0.13 where decay held the loss up,
 0.002 where it did not."""
 MUCH_UNDONE = 0.05
-"""So much of it is enough by itself (AdamW, whose steps do not grow with the gradient: 0.19 to 0.27)."""
+"""So much of it, with one of the other two signs: a loss that stands still, or falls where weights grow."""
 GAINED = 0.1
 """With all weights a tenth larger the loss would be lower by this share."""
 COLLAPSED = 0.1
@@ -48,7 +48,8 @@ def inputs_badly_scaled(record: Record) -> Finding | None:
         evidence={"rms": first.rms, "offset": first.offset, "smallest": first.smallest, "largest": first.largest},
         sentence=f"Its inputs are {_described(first)}, where mean 0 and variance 1 suit the usual initialization, and "
         + (f"the loss broke at step {seen.broken}." if seen.broken is not None else f"the loss is {seen.recent:.3g}."),
-        advice="Subtract the mean of the training data from the inputs and divide them by the standard deviation, channel "
+        advice="Subtract the mean of the training data from the inputs and divide them by the standard deviation, "
+        "channel "
         "by channel.",
         cure=Cure(setting="inputs", value="standardize", layer=first.layer, sentence="standardize the inputs"),
         certainty=0.7,
@@ -59,8 +60,9 @@ def inputs_badly_scaled(record: Record) -> Finding | None:
 def decay_too_strong(record: Record) -> Finding | None:
     """Weight decay takes back what the gradient gains, and the loss stands still above where it could be."""
     decay, seen = record.facts.weight_decay, trend(record)
-    if not decay or seen.done or not seen.recent > SLOW * seen.middle:
+    if not decay or seen.done:
         return None
+    flat = seen.recent > SLOW * seen.middle
     collapsed = _shrunk(record)
     late = settled(record)[-max(FEWEST, len(record.trials) // 2) :]
     undone = middle_of(trial.undone for trial in late)
@@ -69,9 +71,9 @@ def decay_too_strong(record: Record) -> Finding | None:
         sentence = (
             f"The weights have shrunk to {100 * collapsed:.2g} % of what they were, and the loss is {seen.recent:.3g}"
         )
-    elif undone >= MUCH_UNDONE or (undone >= UNDONE and grown >= GAINED):
+    elif (undone >= MUCH_UNDONE) + (undone >= UNDONE and grown >= GAINED) + flat >= 2:
         sentence = (
-            f"Decay takes back {100 * undone:.2g} % of what a step promises, the loss stays at {seen.recent:.3g}, and with "
+            f"Decay takes back {100 * undone:.2g} % of what a step promises, the loss is {seen.recent:.3g}, and with "
             f"weights a tenth larger another batch's loss would change by {-100 * grown:+.2g} %"
         )
     else:
@@ -107,7 +109,8 @@ def precision_underflow(record: Record) -> Finding | None:
             if measured
             else " in half precision."
         ),
-        advice="Scale the loss (torch.amp.GradScaler), or compute in bfloat16, whose smallest number is that of float32.",
+        advice="Scale the loss (torch.amp.GradScaler), or compute in bfloat16, whose smallest number is that of "
+        "float32.",
         cure=Cure(setting="precision", value="bfloat16", sentence="compute in bfloat16 instead of float16"),
         certainty=0.9 if measured else 0.3,
         severity=0.8,

@@ -8,7 +8,7 @@ from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Look, Record
 from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
-from trimtab.doctor.suspicion import LARGE_SIGNAL
+from trimtab.doctor.suspicion import LARGE_SIGNAL, OUT_OF_PROPORTION
 from trimtab.doctor.trend import DONE, Trend, trend
 
 BEGINNING = 16
@@ -21,8 +21,10 @@ DEAD = 0.98
 LOST = 0.02
 """The share of what distinguishes the samples at the input that is left after the layers: in deep networks that did not
 begin to learn it was below 0.01, in those that did 0.05 and more."""
-HARMFUL = 0.05
+HARMFUL = 0.01
 """Without the step of one layer the loss of another batch is lower by this share of it, in the median."""
+LONG_STEP = 0.3
+"""A first step as long as this share of the layer's weights, where those of the others are a tenth as long or less."""
 
 
 def exploding_layer(record: Record) -> Finding | None:
@@ -48,9 +50,11 @@ def exploding_layer(record: Record) -> Finding | None:
         name="exploding-layer",
         layer=layer.layer,
         evidence={"gain": layer.gain, "loss": loss, "loss_rescaled": scaled},
-        sentence=f"At the start its output is {layer.gain:.2g} times as large as its input, and the loss is {loss:.3g}; "
+        sentence=f"At the start its output is {layer.gain:.2g} times as large as its input, and the loss is "
+        f"{loss:.3g}; "
         f"with its weights divided by that it would be {scaled:.3g}.",
-        advice=f"Divide the weights that {layer.layer} starts with by {layer.gain:.2g}, or initialize it as torch does.",
+        advice=f"Divide the weights that {layer.layer} starts with by {layer.gain:.2g}, or initialize it as torch "
+        "does.",
         cure=Cure(
             setting="init",
             factor=1 / layer.gain,
@@ -78,9 +82,10 @@ def dead_units(record: Record) -> Finding | None:
         evidence={"dead": dead.dead, "outputs": float(dead.rows), "loss": seen.recent},
         sentence=f"{100 * dead.dead:.0f} % of its {dead.rows} outputs have had a gradient of exactly 0 in the last "
         f"looks, so they no longer learn, and the loss stays at {seen.recent:.3g}.",
-        advice="Begin anew with the usual initialization and a lower learning rate; LeakyReLU or a normalization before "
+        advice="Begin anew with the usual initialization and a lower learning rate; LeakyReLU or a normalization "
+        "before "
         "the activation keeps units alive.",
-        cure=Cure(setting="init", value="default", layer=dead.layer, sentence=f"initialize {dead.layer} anew"),
+        cure=Cure(setting="init", value="default", layer=dead.layer, sentence=f"initialize layer {dead.layer} anew"),
         certainty=0.6 if whole and not seen.leapt else 0.5,
         severity=1.0 if whole else 0.5,
     )
@@ -103,7 +108,8 @@ def vanishing_layer(record: Record) -> Finding | None:
         name="vanishing-layer",
         layer=weakest.layer,
         evidence={"left": left, "kept": weakest.kept, "loss": seen.recent},
-        sentence=f"Of what distinguishes the samples {100 * left:.2g} % is left after {len(layers)} layers, least of it "
+        sentence=f"Of what distinguishes the samples {100 * left:.2g} % is left after {len(layers)} layers, least of "
+        "it "
         f"comes through {weakest.layer}, and the loss stays at {seen.recent:.3g}.",
         advice="Add a normalization between the layers, or begin with larger weights (He's initialization for ReLU).",
         cure=Cure(
@@ -118,7 +124,32 @@ def vanishing_layer(record: Record) -> Finding | None:
 
 
 def step_out_of_proportion(record: Record) -> Finding | None:
-    """One layer moves much farther than the others, and the step would be better without it."""
+    """One layer moves much farther than the others, and the step would be better without it, or the loss leapt."""
+    return _better_without(record) or _leapt_by(record)
+
+
+def _leapt_by(record: Record) -> Finding | None:
+    seen = trend(record)
+    if seen.done or not (seen.leapt or seen.broken is not None):
+        return None
+    found = [layer for look in record.looks[:1] for layer in look.layers if layer.ratio >= LONG_STEP]
+    if not found:
+        return None
+    layer = max(found, key=lambda each: each.ratio).layer
+    times = _times(record.looks[0], layer)
+    if not times >= OUT_OF_PROPORTION:
+        return None
+    return _disproportion(
+        layer,
+        times,
+        {"peak": seen.peak, "start": seen.start},
+        f"and the loss leapt from {seen.start:.3g} to {seen.peak:.3g}.",
+        certainty=0.6,
+        severity=0.9,
+    )
+
+
+def _better_without(record: Record) -> Finding | None:
     tried: dict[str, list[float]] = {}
     for trial in record.trials:
         whole = trial.others[trial.multiples.index(1.0)]
@@ -128,21 +159,34 @@ def step_out_of_proportion(record: Record) -> Finding | None:
     means = {
         layer: median(values) for layer, values in tried.items() if len(values) >= max(FEWEST, len(record.trials) // 2)
     }
-    if not means or max(means.values()) < HARMFUL:
+    if not means or max(means.values()) < HARMFUL or trend(record).done:
         return None
     layer = max(means, key=means.__getitem__)
     times = middle_of(_times(look, layer) for look in record.looks)
+    return _disproportion(
+        layer,
+        times,
+        {"better_without": means[layer]},
+        f"and without them a step would leave another batch's loss {100 * means[layer]:.2g} % lower.",
+        certainty=0.9,
+        severity=0.6,
+    )
+
+
+def _disproportion(
+    layer: str, times: float, evidence: dict[str, float], harm: str, *, certainty: float, severity: float
+) -> Finding:
     words = f"divide the learning rate of {layer} by {times:.2g}"
     return Finding(
         name="step-out-of-proportion",
         layer=layer,
-        evidence={"times": times, "better_without": means[layer]},
-        sentence=f"Its steps are {times:.2g} times as long, in lengths of its weights, as those of the other layers, and "
-        f"without them a step would leave another batch's loss {100 * means[layer]:.2g} % lower.",
+        evidence={"times": times, **evidence},
+        sentence=f"Its steps are {times:.2g} times as long, in lengths of its weights, as those of other layers, "
+        f"{harm}",
         advice=f"{words[0].upper()}{words[1:]}.",
         cure=Cure(setting="lr", factor=1 / times, layer=layer, sentence=words),
-        certainty=0.9,
-        severity=0.6,
+        certainty=certainty,
+        severity=severity,
     )
 
 
