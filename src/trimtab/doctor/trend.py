@@ -20,6 +20,9 @@ their first loss, those that learn anything within 300 steps below 0.9."""
 LEAPT = 1.25
 """A loss that went up to this multiple of its first value has left it behind: killed trainings 1.33 to 10⁴, trainings
 that learned nothing for another reason at most 1.1."""
+LOUDER = 1.15
+"""... if it is so many times what all but a twentieth of the losses of the second half are below: losses of batches
+differ, those of a squared error by more than a cross-entropy's."""
 SMOOTH = 32
 """Peaks are of means over so many samples: the losses of batches of 2 differ by as much as a leap."""
 DONE = 0.05
@@ -36,6 +39,7 @@ class Trend:
         middle: The median around the middle of the training.
         recent: The median of the last ones.
         peak: The largest of all such means.
+        usual: What all but a twentieth of those of the second half are below.
         broken: The first step whose loss was not finite; None if all are.
     """
 
@@ -43,6 +47,7 @@ class Trend:
     middle: float
     recent: float
     peak: float
+    usual: float
     broken: int | None
 
     @property
@@ -58,7 +63,7 @@ class Trend:
     @property
     def leapt(self) -> bool:
         """Whether it has gone up far beyond its beginning."""
-        return self.peak > LEAPT * self.start
+        return self.peak > LEAPT * self.start and self.peak > LOUDER * self.usual
 
     @property
     def done(self) -> bool:
@@ -72,12 +77,15 @@ def trend(record: Record) -> Trend:
     broken = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
     finite = list(losses[:broken])
     if not finite:
-        return Trend(math.nan, math.nan, math.nan, math.nan, broken)
+        return Trend(math.nan, math.nan, math.nan, math.nan, math.nan, broken)
     smoothed = _smoothed(finite, record.facts.batch_size)
+    late = sorted(smoothed[len(smoothed) // 2 :])
     some = max(LEAST, int(RECENT * len(finite)))
     half = max(0, len(finite) // 2 - some // 2)
     middle = finite[half : half + some]
-    return Trend(min(finite[:3]), median(middle), median(finite[-some:]), max(smoothed), broken)
+    return Trend(
+        min(finite[:3]), median(middle), median(finite[-some:]), max(smoothed), late[int(0.95 * len(late))], broken
+    )
 
 
 def _smoothed(losses: Sequence[float], batch_size: int) -> list[float]:

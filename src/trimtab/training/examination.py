@@ -140,7 +140,7 @@ def examine(
     findings = 0
     for number, batch in enumerate(islice(patient.batches, steps), start=1):
         patient.optimizer.zero_grad()
-        loss = patient.loss_fn(patient.model, batch)
+        loss = _first_loss(patient, batch) if number == 1 else patient.loss_fn(patient.model, batch)
         loss.backward()
         doctor.step(batch, loss)
         patient.optimizer.step()
@@ -151,6 +151,22 @@ def examine(
         if not torch.isfinite(loss.detach()):
             break
     return doctor
+
+
+def _first_loss(patient: Patient, batch: Any) -> Tensor:
+    """The loss of the first batch, of which the user's code has to be capable.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    try:
+        loss = patient.loss_fn(patient.model, batch)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise TypeError("it is no tensor of one number")
+    except Exception as error:  # whatever the user's own code raises
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"the loss of the first batch cannot be computed ({type(error).__name__}: {why})") from error
+    return loss
 
 
 def named(reference: str) -> Callable[..., Any]:

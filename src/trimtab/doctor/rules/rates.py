@@ -23,6 +23,8 @@ MOSTLY_DEAD = 0.5
 HURT = 1.5
 """A leap to this multiple of the first loss that has left half of a layer dead is still felt: 79 to 85 % of digits
 where 97 % are usual. Where no layer was hurt, trainings got over leaps to 4 times the first loss."""
+FEW_ROWS = 8
+"""Of fewer outputs, half of them dead may be one that the loss does not use."""
 RAISED = 0.5
 """The share of the tried steps that raised their own batch's loss: more than every second step goes too far."""
 FEWEST = 3
@@ -95,7 +97,9 @@ def _barely_moves(record: Record, gain: float) -> bool:
 
 def _most_dead(record: Record) -> float:
     """The largest share of dead outputs of a layer."""
-    return max((layer.dead for layer in record.looks[-1].layers), default=0.0) if record.looks else 0.0
+    if not record.looks:
+        return 0.0
+    return max((layer.dead for layer in record.looks[-1].layers if layer.rows >= FEW_ROWS), default=0.0)
 
 
 def _factor(best: float) -> float:

@@ -7,7 +7,7 @@ from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Look, Record
-from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
+from trimtab.doctor.rules.rates import FEW_ROWS, FEWEST, MOSTLY_DEAD, SLOW
 from trimtab.doctor.suspicion import LARGE_SIGNAL, OUT_OF_PROPORTION
 from trimtab.doctor.trend import DONE, Trend, trend
 
@@ -72,6 +72,7 @@ def dead_units(record: Record) -> Finding | None:
     if not record.looks or seen.broken is not None or not record.looks[-1].gradient > 0:
         return None
     layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if _stands(seen) else DEAD)]
+    layers = [layer for layer in layers if layer.rows >= FEW_ROWS or layer.dead >= DEAD]
     if not layers or seen.recent <= SLOW * seen.middle:
         return None
     dead = max(layers, key=lambda layer: (layer.dead >= DEAD, layer.dead))
