@@ -71,7 +71,7 @@ def test_importing_trimtab_imports_nothing_of_the_lab() -> None:
 
 
 SUBPACKAGES = (
-    *("bnp", "claims", "data", "integrations", "networks", "norms", "prediction"),
+    *("bnp", "claims", "data", "doctor", "integrations", "networks", "norms", "prediction"),
     *("probes", "records", "report", "theory", "training"),
 )
 

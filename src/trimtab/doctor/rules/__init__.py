@@ -35,7 +35,7 @@ CAUSES: dict[str, frozenset[str]] = {
     "learning-rate-too-high": frozenset(
         {"inputs-badly-scaled", "exploding-layer", "decay-too-strong", "step-out-of-proportion"}
     ),
-    "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer"}),
+    "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer", "decay-too-strong"}),
     "train-eval-gap": frozenset({"inputs-badly-scaled", "batchnorm-batch-too-small"}),
     "vanishing-layer": frozenset({"inputs-badly-scaled", "decay-too-strong"}),
     "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer", "batchnorm-batch-too-small"}),

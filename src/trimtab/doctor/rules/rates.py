@@ -16,7 +16,8 @@ SLOW = 0.9
 """A loss above this share of what it was half the training ago goes down slowly or not at all."""
 SOME_GAIN = 3e-4
 """What the best multiple of a step is to lower another batch's loss by, in its units, where the loss itself does not
-show yet that it falls: 1e-3 and more at a 300th of the best rate, below 2e-4 where signals are lost on the way."""
+show yet that it falls, unless the longest step that is tried is the best: 1e-3 and more at a 300th of the best rate,
+below 2e-4 where signals are lost on the way."""
 MOSTLY_DEAD = 0.5
 """A layer with so many dead outputs is another reason for a loss that does not fall. (97 % of digits are learned with
 90 % of a layer dead at a tuned rate, so that this is no finding by itself.)"""
@@ -68,7 +69,9 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         return None
     linear, best = middle_of(trial.linearity for trial in trials), best_multiple(trials)
     gains = gain_curve(trials)
-    if not (linear >= LINEAR and best >= LONGER) or (not seen.falls and not _barely_moves(record, max(gains))):
+    if not (linear >= LINEAR and best >= LONGER) or (
+        not seen.falls and not _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
+    ):
         return None
     index = trials[0].multiples.index(best)
     return Finding(
@@ -90,9 +93,9 @@ def learning_rate_too_low(record: Record) -> Finding | None:
     )
 
 
-def _barely_moves(record: Record, gain: float) -> bool:
+def _barely_moves(record: Record, better: bool) -> bool:
     """Whether a loss that does not fall would with longer steps, and no layer is dead."""
-    return gain >= SOME_GAIN and _most_dead(record) < MOSTLY_DEAD
+    return better and _most_dead(record) < MOSTLY_DEAD
 
 
 def _most_dead(record: Record) -> float:
