@@ -3,9 +3,9 @@
 ResNet-18 on random images of 3 × 16 × 16 in batches of 32, and a transformer of two layers on random sequences of 64
 tokens in batches of 16, with SGD. A look and a tried step are rare, so each is measured where it is frequent and spread
 by calculation over the steps between two of them: blocks of plain steps, blocks in which each step is looked at, and
-blocks in which every second step is also tried alternate in one process. A block of 16 tried steps is what level
-standard does in 512 steps: 8 trials, the noise of two of them, one spectrum. Printed is the median over rounds, and
-their range.
+blocks in which every second step is also tried alternate in one process. A block of 32 steps has what level standard
+does in 1024 steps: 16 trials, the noise of two of them, one spectrum. Printed is the median over rounds, and their
+range.
 
 On a machine that is busy with other things, --busy counts the processor time of one thread in the place of the time
 that passes.

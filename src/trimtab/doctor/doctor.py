@@ -107,7 +107,7 @@ class Doctor:
         self._taken: tuple[Taken, Any] | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
         self._step = 0
-        self._attempt("hooks", self._watch.arm)
+        self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
         if _compiled(model):
             self._problem("activations", "The model is compiled, and hooks would have it compiled anew.")
 
@@ -135,7 +135,7 @@ class Doctor:
             self._attempt("look", lambda: self._look(batch))
         self._step += 1
         if self._schedule.look(self._step):
-            self._attempt("hooks", self._watch.arm)
+            self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
 
     def diagnosis(self) -> Diagnosis:
         """What the doctor has to say by now."""
@@ -193,7 +193,6 @@ class Doctor:
                     self.record.probed.setdefault(name, []).append((taken.step, result))
 
     def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any) -> None:
-        pool, whole = self._pool_of(own)
         rescaled = {**suspicion.large_signals(look), **suspicion.small_signals(look)}
         question = Question(
             without=tuple(suspicion.out_of_proportion(look)),
@@ -201,8 +200,6 @@ class Doctor:
             running=bool(self.record.facts.batchnorms),
             decay=self.record.facts.weight_decay,
             half=look.half,
-            pool=pool,
-            joined=whole,
             validation=self._validation,
         )
         step, lr = look.step, look.lr
@@ -212,17 +209,6 @@ class Doctor:
     def _pooling(self, step: int) -> bool:
         small = 0 < self.record.facts.batch_size <= POOLED_UP_TO
         return small and self._schedule.before_trial(step, POOL)
-
-    def _pool_of(self, own: Any) -> tuple[list[Any], Any]:
-        """The last batches and the same as one, where a batch alone is small and a layer normalizes by it."""
-        pool = list(self._pool)
-        if not self.record.facts.batchnorms or len(pool) < 2:
-            return [], None
-        try:
-            return pool, joined(pool)
-        except CannotMeasure as error:
-            self._problem("pooled batches", str(error))
-            return [], None
 
     def _pooled(self, own: Any) -> Any:
         """A batch that is large enough for noise to be measured in its parts."""

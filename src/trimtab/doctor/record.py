@@ -125,8 +125,6 @@ class Trial:
         others: L(θ + s·d) on another batch for each s.
         other: L(θ) on the other batch.
         evaluated: L(θ) on the own batch in evaluation mode; NaN if it was not measured.
-        pooled: L(θ) in training mode on several batches as one; NaN if they cannot be pooled.
-        single: The mean of L(θ) over the same batches, each with statistics of its own.
         grown: L(1.1 θ) on the other batch, all weights a tenth larger.
         without: L(θ + d without the step of one layer) on the other batch, by layer.
         rescaled: L(θ with one layer's weight rescaled) on the other batch, by layer.
@@ -144,8 +142,6 @@ class Trial:
     others: tuple[float, ...]
     other: float
     evaluated: float = math.nan
-    pooled: float = math.nan
-    single: float = math.nan
     grown: float = math.nan
     without: dict[str, float] = field(default_factory=dict)
     rescaled: dict[str, float] = field(default_factory=dict)

@@ -11,8 +11,10 @@ TRY_EVERY = 64
 EARLY_LOOKS = (0, 4, 8, 16)
 """At a training's beginning more is to be seen, and a short one is to have been looked at."""
 EARLY_TRIALS = (0, 16)
-NOISE_EVERY = 4
-SPECTRUM_EVERY = 8
+HOOKS_EVERY = 256
+"""Activations cost more than the rest of a look, and are judged at the beginning."""
+NOISE_EVERY = 8
+SPECTRUM_EVERY = 16
 """In trials: probes that cost several steps are not due at each."""
 
 
@@ -31,6 +33,10 @@ class Schedule:
     def look(self, step: int) -> bool:
         """Whether a step is looked at."""
         return step % max(self.every // 2, 1) == 0 or step in EARLY_LOOKS or self.trial(step)
+
+    def hooks(self, step: int) -> bool:
+        """Whether a look is at activations too."""
+        return step in EARLY_LOOKS or step % HOOKS_EVERY == 0
 
     def trial(self, step: int) -> bool:
         """Whether it is tried out."""

@@ -31,8 +31,6 @@ class Question:
         running: Whether to compare with evaluation mode.
         decay: Weight decay, 0 for none.
         half: Whether small gradients may be lost in half precision.
-        pool: Batches that can be joined to one, with statistics of its own; none are not compared.
-        joined: The same as one batch.
         validation: Held-out batches.
     """
 
@@ -41,8 +39,6 @@ class Question:
     running: bool = False
     decay: float = 0.0
     half: bool = False
-    pool: Sequence[Any] = ()
-    joined: Any = None
     validation: Sequence[Any] = ()
 
 
@@ -90,8 +86,6 @@ def try_step(
         others=tuple(other_losses[1:]),
         other=other_losses[0],
         evaluated=_evaluated(model, loss_fn, [own], before) if question.running else math.nan,
-        pooled=_loss_at(model, loss_fn, question.joined, before) if question.pool else math.nan,
-        single=_mean(_loss_at(model, loss_fn, each, before) for each in question.pool),
         grown=_at(another, {name: (1 + GROWTH) * value for name, value in before.items()})
         if question.decay
         else math.nan,
@@ -117,10 +111,6 @@ def _at(surface: Surface, point: Point) -> float:
         return surface.loss(point)
     except CannotMeasure:  # it is not finite there
         return math.inf
-
-
-def _loss_at(model: nn.Module, loss_fn: LossFunction, batch: Any, point: Point) -> float:
-    return _at(Surface(model, loss_fn, batch), point)
 
 
 def _evaluated(model: nn.Module, loss_fn: LossFunction, batches: Sequence[Any], point: Point) -> float:

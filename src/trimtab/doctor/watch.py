@@ -78,14 +78,14 @@ class Watch:
         self._statistics: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self._silent: dict[str, deque[Tensor]] = {}
 
-    def arm(self) -> None:
-        """Look at the forward that comes next."""
+    def arm(self, *, hooks: bool = True) -> None:
+        """Look at the forward that comes next, with hooks or without, which sees no activations."""
         self.disarm()
         self._statistics = {
             name: (norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone())
             for name, norm in running_norms(self._model)
         }
-        if self._hooked:
+        if self._hooked and hooks:
             for name, layer in weighted_layers(self._model).items():
                 hook = ModuleHook(partial(self._see, name), self._pause)
                 self._handles.append(layer.register_forward_hook(hook))
