@@ -60,7 +60,7 @@ def between(start: nn.Module, end: nn.Module, share: float) -> nn.Module:
 
 
 def loss_of(model: nn.Module, batch: Any) -> float:
-    return float(cross_entropy(copy.deepcopy(model), batch))
+    return cross_entropy(copy.deepcopy(model), batch).item()
 
 
 def test_a_look_is_what_a_loop_would_see() -> None:
@@ -87,8 +87,8 @@ def test_the_batch_s_statistics_are_read_off_the_running_ones() -> None:
     (norm,) = doctor.record.looks[1].norms
     x, running = before[4][0](data[4][0]), before[4][1]
     shift = ((x.mean(0) - running.running_mean).square() / (running.running_var + running.eps)).mean()
-    assert norm.shift == pytest.approx(float(shift), rel=1e-3)
-    assert norm.ratio == pytest.approx(float((x.var(0) / (running.running_var + running.eps)).median()), rel=1e-3)
+    assert norm.shift == pytest.approx(shift.item(), rel=1e-3)
+    assert norm.ratio == pytest.approx((x.var(0) / (running.running_var + running.eps)).median().item(), rel=1e-3)
     assert norm.values == 7
 
 
@@ -104,8 +104,8 @@ def test_a_trial_is_the_step_that_was_taken() -> None:
     model = copy.deepcopy(start)
     cross_entropy(model, data[0]).backward()
     pairs = list(zip(model.parameters(), end.parameters(), strict=True))
-    assert trial.promised == pytest.approx(-sum(float((p.grad * (q - p)).sum()) for p, q in pairs), rel=1e-4)
-    taken = 0.5 * 0.1 * -sum(float((p.grad * p).sum()) for p, _ in pairs)
+    assert trial.promised == pytest.approx(-sum((p.grad * (q - p)).sum().item() for p, q in pairs), rel=1e-4)
+    taken = 0.5 * 0.1 * -sum((p.grad * p).sum().item() for p, _ in pairs)
     assert trial.undone == pytest.approx(taken / (trial.promised + taken), rel=1e-3)
     larger = between(start, start, 0.0)
     with torch.no_grad():
