@@ -64,8 +64,7 @@ class Doctor:
 
     Example:
         >>> import torch, trimtab
-        >>> torch.manual_seed(0)
-        <...>
+        >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Linear(20, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
         >>> loss_fn = lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
