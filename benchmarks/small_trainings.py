@@ -11,10 +11,10 @@ from statistics import fmean
 from typing import Any, Literal
 
 import torch
-from divergence_rates import OPTIMIZERS as PLAIN
 from torch import Tensor, nn
 
 from trimtab import BNP
+from trimtab.prediction.divergence import OPTIMIZERS as PLAIN
 
 LARGEST = 16
 """Pixels of a side: larger images are averaged over windows of 2×2 pixels until they are not larger."""

@@ -60,7 +60,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     names = ["small_trainings", "doctor_networks", "doctor_cases", "doctor_training", "doctor_table", "doctor"]
     yield {name: importlib.import_module(name) for name in names}
-    for name in [*names, "suggest_lr", "divergence_networks", "divergence_rates"]:
+    for name in [*names, "suggest_lr", "divergence_networks"]:
         sys.modules.pop(name, None)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         training,
     )
     from trimtab.bnp import BNP, Moments, Rows, TrimtabWarning, fold_batchnorm, register_layer, without_batchnorm
-    from trimtab.doctor.learning_rate import suggest_lr
+    from trimtab.doctor import Doctor, suggest_lr
     from trimtab.prediction import predict
     from trimtab.training.loading import load_run
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BNP",
+    "Doctor",
     "Moments",
     "Rows",
     "TrimtabWarning",
@@ -51,9 +52,10 @@ __all__ = [
     "without_batchnorm",
 ]
 _HOMES = {
-    "predict": "trimtab.prediction",
+    "Doctor": "trimtab.doctor",
     "load_run": "trimtab.training.loading",
-    "suggest_lr": "trimtab.doctor.learning_rate",
+    "predict": "trimtab.prediction",
+    "suggest_lr": "trimtab.doctor",
 }
 _SUBPACKAGES = {
     "bnp",

@@ -51,6 +51,15 @@ def display_sweep() -> Iterator[Callable[[SweepProgress], None]]:
 
 
 @contextmanager
+def display_doctor(name: str) -> Iterator[Callable[[int, int, float, int], None]]:
+    """The steps that a doctor looks along at: loss, and how many findings there are by now."""
+    with _bar_or_lines(Terminal(stderr=True), f"{name}: ") as show:
+        yield lambda step, total, loss, found: show(
+            step, total, [f"loss {loss:.3g}", f"{found} finding{'' if found == 1 else 's'} so far"]
+        )
+
+
+@contextmanager
 def _bar_or_lines(console: Terminal, prefix: str) -> Iterator[Show]:
     if not console.is_terminal or console.is_dumb_terminal:  # one that cannot go back in a line
         yield _Lines(console, prefix)

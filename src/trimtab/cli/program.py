@@ -11,7 +11,21 @@ from typing import Any, TextIO
 import torch
 
 import trimtab
-from trimtab.cli import claims, compare, completion, data, export, list, predict, probe, report, several, sweep, train
+from trimtab.cli import (
+    claims,
+    compare,
+    completion,
+    data,
+    doctor,
+    export,
+    list,
+    predict,
+    probe,
+    report,
+    several,
+    sweep,
+    train,
+)
 from trimtab.cli.common import FAILED, REFUSED, CommandError, Terminated, one_line, print_error, terminable
 from trimtab.cli.parsing import Parser
 
@@ -33,6 +47,7 @@ def parser() -> Parser:
     claims.add(commands)
     export.add(commands)
     predict.add(commands)
+    doctor.add(commands)
     data.add(commands)
     list.add(commands)
     completion.add(commands)

@@ -1,4 +1,4 @@
-"""Callbacks for Lightning 2: BNP, and probes, in a training that `Trainer.fit` runs.
+"""Callbacks for Lightning 2: BNP, probes and the doctor, in a training that `Trainer.fit` runs.
 
     from trimtab.integrations.lightning import BNPCallback
 
@@ -7,28 +7,26 @@
 Fabric needs neither: `BNP.attach` takes the optimizer that `fabric.setup` returns, and `fabric.save` a BNP.
 """
 
-import inspect
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from trimtab.bnp import BNP, Report
 from trimtab.bnp.attachment import parameter_ids
 from trimtab.bnp.layers import layer_type
 from trimtab.integrations.callback_options import Clip, check_bnp_options
+from trimtab.integrations.lightning_doctor import DoctorCallback
+from trimtab.integrations.lightning_steps import Callback, muted, training_loss
 from trimtab.integrations.monitoring import MonitorFactory, Probes, scalars
-from trimtab.integrations.needed import needed
 from trimtab.integrations.trackers import TrackedResults, Tracker
 from trimtab.notice import warn_user
 from trimtab.probes import Monitor
 from trimtab.probes.result import LossFunction, Result
 
-# Both packages have the same callbacks, and the trainer of each takes those of the other.
-Callback: Any = needed("lightning.pytorch", "pytorch_lightning", extra="lightning").Callback
+__all__ = ["BNPCallback", "Callback", "DoctorCallback", "MonitorCallback"]
 
 
 class BNPCallback(Callback):  # type: ignore[misc]
@@ -189,10 +187,10 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         """Measure before a step, with the first of its batches."""
         if self._monitor is None or batch_idx % trainer.accumulate_grad_batches:
             return
-        loss_fn = self._loss_fn or _training_loss(trainer, batch_idx)
+        loss_fn = self._loss_fn or training_loss(trainer, batch_idx)
         step, self._step = self._step, self._step + 1
         self._monitor.step = step
-        with _muted(pl_module):
+        with muted(pl_module):
             found = self._monitor(pl_module, loss_fn, batch)
         if not found:
             return
@@ -234,34 +232,3 @@ def _with_layers(model: nn.Module, optimizers: list[Optimizer]) -> list[Optimize
     if not found:
         raise ValueError("No optimizer holds the weight of a layer that BNP can precondition.")
     return found
-
-
-def _training_loss(trainer: Any, batch_idx: int) -> LossFunction:
-    """What `training_step` returns, in the precision of the training."""
-
-    def loss_fn(module: Any, batch: Any) -> Tensor:
-        arguments = (batch, batch_idx)[: len(inspect.signature(module.training_step).parameters)]
-        with trainer.precision_plugin.train_step_context():
-            result = module.training_step(*arguments)
-        loss: Tensor = result["loss"] if isinstance(result, Mapping) else result
-        return loss
-
-    return loss_fn
-
-
-@contextmanager
-def _muted(module: nn.Module) -> Iterator[None]:
-    """While a module logs nothing: what it computes is for a probe."""
-    before = dict(vars(module))
-    vars(module).update(log=_nothing, log_dict=_nothing)
-    try:
-        yield
-    finally:
-        for name in ("log", "log_dict"):
-            del vars(module)[name]
-            if name in before:
-                vars(module)[name] = before[name]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """In the place of a function that logs."""

@@ -1,4 +1,4 @@
-"""Callbacks for the Trainer of transformers: BNP, and probes.
+"""Callbacks for the Trainer of transformers: BNP, probes and the doctor.
 
 from trimtab.integrations.transformers import BNPCallback
 
@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.bnp import BNP, Report
 from trimtab.bnp.attachment import innermost
 from trimtab.integrations.callback_options import Clip, check_bnp_options
 from trimtab.integrations.monitoring import MonitorFactory, Probes
-from trimtab.integrations.needed import needed
 from trimtab.integrations.trackers import TrackedResults, Tracker
+from trimtab.integrations.transformers_doctor import DoctorCallback
+from trimtab.integrations.transformers_steps import TrainerCallback, own_loss
 from trimtab.notice import warn_user
 from trimtab.probes import Monitor
 from trimtab.probes.result import LossFunction, Result
 from trimtab.records.atomic import whole_file
 
-TrainerCallback: Any = needed("transformers", extra="transformers").TrainerCallback
-
+__all__ = ["BNPCallback", "DoctorCallback", "MonitorCallback", "TrainerCallback"]
 FILE = "bnp.pt"
 """The state of BNP in a checkpoint's folder."""
 
@@ -179,7 +179,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._factory = MonitorFactory(probes, every, at, log)
         self._track = TrackedResults(tracker)
-        self._loss_fn = loss_fn or _own_loss
+        self._loss_fn = loss_fn or own_loss
         self._monitor: Monitor | None = None
         self._waiting: RemovableHandle | None = None
         self.results: dict[str, Result] = {}
@@ -217,12 +217,6 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
-
-
-def _own_loss(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    outputs = model(**inputs)
-    loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-    return loss
 
 
 def _checkpoint(args: Any, state: Any) -> Path:

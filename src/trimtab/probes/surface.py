@@ -68,7 +68,12 @@ class Surface:
         return self.isolated.run(lambda: work(self.loss_in_graph(), leaves), leaves)
 
     def walk(
-        self, direction: Point, distances: Iterable[float], look: Callable[[Tensor, dict[str, Tensor]], T]
+        self,
+        direction: Point,
+        distances: Iterable[float],
+        look: Callable[[Tensor, dict[str, Tensor]], T],
+        *,
+        graph: bool = True,
     ) -> list[T]:
         """Call a function at several points on a line through `here`.
 
@@ -79,6 +84,7 @@ class Surface:
             distances: From `here`, in lengths of the direction.
             look: Called with the loss, in torch's graph, and with the leaves that it depends on. It must not store
                 them.
+            graph: Whether the loss has its graph, so that it can be differentiated.
         """
         leaves = {name: value.clone().requires_grad_() for name, value in self.here.items()}
         moving, start, way = list(leaves.values()), list(self.here.values()), [direction[name] for name in leaves]
@@ -90,7 +96,8 @@ class Surface:
                 with torch.no_grad():
                     _torch.copy_all_(moving, start)
                     _torch.add_all_(moving, way, alpha=distance)
-                found.append(look(self.loss_in_graph(), leaves))
+                with torch.set_grad_enabled(graph):
+                    found.append(look(self.loss_in_graph(), leaves))
             return found
 
         return self.isolated.run(work, leaves)

@@ -1,0 +1,120 @@
+"""What the doctor costs: python benchmarks/doctor_cost.py [--rounds N] [--device cuda] [--busy].
+
+ResNet-18 on random images of 3 × 16 × 16 in batches of 32, and a transformer of two layers on random sequences of 64
+tokens in batches of 16, with SGD. A look and a tried step are rare, so each is measured where it is frequent and spread
+by calculation over the steps between two of them: blocks of plain steps, blocks in which each step is looked at, and
+blocks in which every second step is also tried alternate in one process. A block of 32 steps has what level standard
+does in 1024 steps: 16 trials, the noise of two of them, one spectrum. Printed is the median over rounds, and their
+range.
+
+On a machine that is busy with other things, --busy counts the processor time of one thread in the place of the time
+that passes.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab import Doctor
+from trimtab.doctor.schedule import LOOK_EVERY, SPECTRUM_EVERY, TRY_EVERY
+from trimtab.networks import build
+from trimtab.records import machine
+
+STEPS = 2 * SPECTRUM_EVERY
+VOCABULARY = 1000
+
+
+class Transformer(nn.Module):
+    """Two layers that predict a token from each place."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits for each place, the classes in dimension 1."""
+        out: Tensor = self.head(self.layers(self.embedding(tokens)))
+        return out.transpose(1, 2)
+
+
+def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy."""
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def cases(device: str) -> dict[str, tuple[nn.Module, Callable[[], tuple[Tensor, Tensor]]]]:
+    """The networks, and what makes a batch for each."""
+    images = lambda: (torch.randn(32, 3, 16, 16, device=device), torch.randint(10, (32,), device=device))  # noqa: E731
+    words = lambda: torch.randint(VOCABULARY, (16, 64), device=device)  # noqa: E731
+    return {
+        "ResNet-18": (build("resnet18", "bn", input_shape=(3, 16, 16)).to(device), images),
+        "transformer": (Transformer().to(device), lambda: (words(), words())),
+    }
+
+
+def block(model: nn.Module, make: Callable[[], Any], level: Any, clock: Callable[[], float]) -> float:
+    """The time of some steps, each looked at, and at level standard every second one tried; without a level plain."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = [make() for _ in range(STEPS + 1)]
+    doctor = None if level is None else Doctor(model, optimizer, loss_fn, level=level, every=2)
+    start = 0.0
+    for number, batch in enumerate(batches):
+        if number == 1:  # the first step is not counted: the optimizer and the doctor begin
+            start = _now(model, clock)
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        if doctor is not None:
+            doctor.step(batch, loss)
+        optimizer.step()
+    taken = _now(model, clock) - start
+    if doctor is not None:
+        assert not doctor.record.problems, doctor.record.problems
+        doctor.close()
+    return taken
+
+
+def _now(model: nn.Module, clock: Callable[[], float]) -> float:
+    if next(model.parameters()).device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock()
+
+
+def main() -> None:
+    """Print the ratios to the plain loop."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--busy", action="store_true", help="processor time of one thread")
+    told = parser.parse_args()
+    name = torch.cuda.get_device_name() if told.device == "cuda" else machine()
+    print(f"{told.rounds} rounds of blocks of {STEPS} steps: {name}.")
+    if told.busy:
+        torch.set_num_threads(1)
+    clock = time.process_time if told.busy else time.perf_counter
+    torch.manual_seed(0)
+    for case, (model, make) in cases(told.device).items():
+        block(model, make, "standard", clock)  # so that all is loaded and allocated
+        light, standard = [], []
+        for _ in range(told.rounds):
+            plain, looked, tried = (block(model, make, level, clock) for level in (None, "light", "standard"))
+            look = (looked - plain) / STEPS
+            light.append(1 + look * STEPS / plain / LOOK_EVERY)
+            standard.append(light[-1] + (tried - looked) / (plain / STEPS * SPECTRUM_EVERY * TRY_EVERY))
+        for level, found in (("light", light), ("standard", standard)):
+            print(
+                f"{case:>12}, {level:>8}: {median(found):.3f} × the plain loop ({min(found):.3f} to {max(found):.3f})",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""The doctor: looks along at a training, and says what holds it back."""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trimtab import _torch
+from trimtab.bnp import bnps_attached_to
+from trimtab.bnp.attachment import innermost
+from trimtab.doctor import suspicion
+from trimtab.doctor.checks import check_doctor, check_step
+from trimtab.doctor.finding import Diagnosis
+from trimtab.doctor.pooling import joined
+from trimtab.doctor.probing import probe_model
+from trimtab.doctor.record import Facts, Look, Problem, Record
+from trimtab.doctor.rules import judge
+from trimtab.doctor.schedule import TRY_EVERY, Level, Schedule
+from trimtab.doctor.trying import Question, try_step
+from trimtab.doctor.watch import Taken, Watch, running_norms
+from trimtab.probes.batches import samples_of
+from trimtab.probes.isolation import IsolatedModel
+from trimtab.probes.isolation.random_state import RandomState
+from trimtab.probes.result import CannotMeasure, LossFunction
+from trimtab.probes.surface import copied_batch
+
+VALIDATION_BATCHES = 4
+"""So many batches of validation data are read, once, and kept."""
+POOL = 8
+POOLED_UP_TO = 32
+"""Batches of at most so many samples are joined, eight to one, where a batch alone is too small to tell."""
+
+
+class Doctor:
+    """Looks along at a training, changes nothing of it, and says what holds it back.
+
+    Call `step` between backward and `optimizer.step()`; the rest of the loop stays as it is. What cannot be measured
+    is a note of the diagnosis; it never ends a training.
+
+    Args:
+        model: The model in training.
+        optimizer: Its optimizer; a BNP may be attached.
+        loss_fn: `loss_fn(model, batch)` returns the loss of a batch, a tensor of one number. Level `light` does not
+            call it.
+        level: `light` looks at what the training computes anyway; `standard` also tries steps of the training out,
+            every 64 steps; `full` calls the probes each time too.
+        validation: Held-out batches, such as a loader; the first 4 are read once, and kept. Level `light` does not use
+            them.
+        every: Steps between two trials, and twice the steps between two looks; for short trainings.
+
+    Attributes:
+        record: All that was measured.
+
+    Raises:
+        TypeError: If one of these is something else.
+        ValueError: If model and optimizer do not belong together, the model is on several devices, there is no such
+            level, or `validation` has no batch.
+
+    Example:
+        >>> import torch, trimtab
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(20, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        >>> loss_fn = lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        >>> doctor = trimtab.Doctor(model, optimizer, loss_fn, level="standard")
+        >>> x = torch.randn(1000, 20)
+        >>> y = (x[:, 0] > 0).long()
+        >>> for rows in torch.randint(1000, (300, 32)):
+        ...     batch = x[rows], y[rows]
+        ...     loss = loss_fn(model, batch)
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     doctor.step(batch, loss)
+        ...     optimizer.step()
+        >>> print([finding.name for finding in doctor.diagnosis().findings])
+        ['learning-rate-too-low']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss_fn: LossFunction,
+        *,
+        level: Level = "light",
+        validation: Iterable[Any] | None = None,
+        every: int = TRY_EVERY,
+    ) -> None:
+        optimizer = innermost(optimizer)
+        check_doctor(model, optimizer, loss_fn, level, validation)
+        if not isinstance(every, int) or isinstance(every, bool) or every < 2:
+            raise ValueError(f"every must be a whole number of steps, 2 or larger, not {every!r}.")
+        self.record = Record(level=level)
+        self._model = IsolatedModel(model).model
+        self._optimizer, self._loss_fn = optimizer, loss_fn
+        self._schedule = Schedule(level, every)
+        self._validation = _kept(self._model, validation) if validation is not None and level != "light" else []
+        self._watch = Watch(self._model, optimizer, hooks=not _compiled(model))
+        self._losses: list[Tensor] = []
+        self._taken: tuple[Taken, Any] | None = None
+        self._pool: deque[Any] = deque(maxlen=POOL)
+        self._step = 0
+        self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
+        if _compiled(model):
+            self._problem("activations", "The model is compiled, and hooks would have it compiled anew.")
+
+    def step(self, batch: Any, loss: Tensor) -> None:
+        """Look at a step, between backward and `optimizer.step()`.
+
+        Args:
+            batch: What `loss_fn` takes.
+            loss: The loss of the batch.
+
+        Raises:
+            TypeError: At the first call, if the loss is no tensor of one number.
+            ValueError: At the first call, if there is no gradient.
+        """
+        if not self._step:
+            check_step(self._model, loss)
+            self.record.facts = _facts(self._model, self._optimizer, batch)
+        self._attempt("loss", lambda: self._losses.append(loss.detach().reshape(()).clone()))
+        if self._taken is not None:
+            (taken, own), self._taken = self._taken, None
+            self._attempt("look", lambda: self._finish(taken, own, batch))
+        if self._pooling(self._step):
+            self._pool.append(copied_batch(batch))
+        if self._schedule.look(self._step):
+            self._attempt("look", lambda: self._look(batch))
+        self._step += 1
+        if self._schedule.look(self._step):
+            self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
+
+    def diagnosis(self) -> Diagnosis:
+        """What the doctor has to say by now."""
+        self._flush()
+        return judge(self.record)
+
+    def report(self, path: str | Path) -> None:
+        """Write a page with the diagnosis, and what it rests on, to one file that needs no other.
+
+        Raises:
+            ModuleNotFoundError: If matplotlib is not installed.
+        """
+        diagnosis = self.diagnosis()
+        try:
+            from trimtab.doctor.page import write_page
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"the page needs {error.name}; pip install '.[lab]' in trimtab's source folder gets it", name=error.name
+            ) from error
+        write_page(diagnosis, self.record, Path(path))
+
+    def close(self) -> None:
+        """Take the hooks away that wait for the next forward; step() would put them on again."""
+        self._watch.disarm()
+        self._taken = None
+
+    def __enter__(self) -> Self:
+        """For `with`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _look(self, batch: Any) -> None:
+        keep = copied_batch(batch) if self._schedule.trial(self._step) else None
+        self._taken = self._watch.look(self._step), keep
+
+    def _finish(self, taken: Taken, own: Any, batch: Any) -> None:
+        """The look at the step before, and its trial, now that it is known where it has led."""
+        self._flush()
+        look, moved = self._watch.finish(taken)
+        self.record.looks.append(look)
+        if not self._schedule.trial(taken.step):
+            return
+        if self._attempt("trial", lambda: self._try(look, moved, own, batch)):
+            for name in self._schedule.probes(len(self.record.trials) - 1):
+                probed = self._pooled(own) if name == "noise" else own
+                result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed)
+                if result.problem is not None:
+                    self._problem(name, result.problem, taken.step)
+                else:
+                    self.record.probed.setdefault(name, []).append((taken.step, result))
+
+    def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any) -> None:
+        rescaled = {**suspicion.large_signals(look), **suspicion.small_signals(look)}
+        question = Question(
+            without=tuple(suspicion.out_of_proportion(look)),
+            rescaled={name: 1 / gain for name, gain in rescaled.items()},
+            running=bool(self.record.facts.batchnorms),
+            decay=self.record.facts.weight_decay,
+            half=look.half,
+            validation=self._validation,
+        )
+        step, lr = look.step, look.lr
+        trial = try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
+        self.record.trials.append(trial)
+
+    def _pooling(self, step: int) -> bool:
+        small = 0 < self.record.facts.batch_size <= POOLED_UP_TO
+        return small and self._schedule.before_trial(step, POOL)
+
+    def _pooled(self, own: Any) -> Any:
+        """A batch that is large enough for noise to be measured in its parts."""
+        pool = list(self._pool)
+        if len(pool) < 2:
+            return own
+        try:
+            return joined(pool)
+        except CannotMeasure:
+            return own
+
+    def _flush(self) -> None:
+        if self._losses:
+            self.record.losses += torch.stack([loss.double() for loss in self._losses]).tolist()
+            self._losses.clear()
+
+    def _attempt(self, what: str, do: Any) -> bool:
+        """Do something; whether it went well. A training of days must not end because of a measurement."""
+        try:
+            do()
+        except CannotMeasure as error:
+            self._problem(what, str(error))
+        except Exception as error:
+            self._problem(what, f"{type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+    def _problem(self, what: str, sentence: str, step: int | None = None) -> None:
+        self.record.problems.append(Problem(step=self._step if step is None else step, what=what, sentence=sentence))
+
+
+def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
+    kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
+    return Facts(
+        optimizer=type(optimizer).__name__,
+        weight_decay=max((float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups), default=0.0),
+        batch_size=samples_of(batch) or 0,
+        batchnorms=tuple(name for name, _ in running_norms(model)),
+        bnp=bool(bnps_attached_to(optimizer)),
+        dtype=", ".join(sorted(kinds)),
+    )
+
+
+def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
+    """The first batches of a loader, which draws from its own or the training's generators when it begins."""
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    state = RandomState(model, devices, sources=[validation])
+    try:
+        batches = [copied_batch(batch) for batch in islice(validation, VALIDATION_BATCHES)]
+    finally:
+        state.restore()
+    if not batches:
+        raise ValueError("validation has no batch; an iterator that was read before is at its end, a loader is not.")
+    return batches
+
+
+def _compiled(model: nn.Module) -> bool:
+    return _torch.uncompiled(model) is not model

@@ -1,0 +1,29 @@
+"""The probes that the doctor calls."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.probes import Activations, BatchNoise, Conditioning, Landscape, Spectrum
+from trimtab.probes.result import LossFunction, Probe, Result
+
+
+def probe_model(name: str, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, batch: Any) -> Result:
+    """The result of a probe; one that fails has a problem."""
+    probe = _probe(name, optimizer)
+    try:
+        found: Result = probe(model, loss_fn, batch)
+    except Exception as error:
+        return probe.result(problem=f"{type(error).__name__}: {error}")
+    return found
+
+
+def _probe(name: str, optimizer: Optimizer) -> Probe[Any]:
+    if name == "landscape":
+        return Landscape(optimizer=optimizer)
+    if name == "spectrum":
+        return Spectrum(optimizer=optimizer)
+    if name == "noise":
+        return BatchNoise(draws=200)
+    return Conditioning() if name == "conditioning" else Activations()

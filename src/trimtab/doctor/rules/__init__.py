@@ -1,0 +1,63 @@
+"""From measurements to findings: each rule is a function of a record that returns a finding, a note, or nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trimtab.doctor.finding import NAMES, Diagnosis, Finding, Note
+from trimtab.doctor.record import Record
+from trimtab.doctor.rules import batches, notes, rates, settings, signals
+
+RULES: tuple[Callable[[Record], Finding | None], ...] = (
+    rates.learning_rate_too_high,
+    rates.learning_rate_too_low,
+    batches.batchnorm_batch_too_small,
+    batches.train_eval_gap,
+    settings.inputs_badly_scaled,
+    signals.dead_units,
+    signals.exploding_layer,
+    signals.vanishing_layer,
+    signals.step_out_of_proportion,
+    settings.decay_too_strong,
+    settings.precision_underflow,
+    batches.labels_not_learnable,
+)
+NOTES: tuple[Callable[[Record], Note | None], ...] = (
+    notes.edge_of_stability,
+    notes.decay_of_scale_invariant,
+    notes.batch_and_noise_scale,
+    notes.few_steps,
+)
+
+LATER = 0.3
+"""The certainty of what another finding would bring about by itself."""
+CAUSES: dict[str, frozenset[str]] = {
+    "dead-units": frozenset(NAMES) - {"dead-units", "learning-rate-too-low", "train-eval-gap", "labels-not-learnable"},
+    "learning-rate-too-high": frozenset(
+        {"inputs-badly-scaled", "exploding-layer", "decay-too-strong", "step-out-of-proportion"}
+    ),
+    "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer", "decay-too-strong"}),
+    "train-eval-gap": frozenset({"inputs-badly-scaled", "batchnorm-batch-too-small"}),
+    "vanishing-layer": frozenset({"inputs-badly-scaled", "decay-too-strong"}),
+    "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer", "batchnorm-batch-too-small"}),
+}
+"""What each finding may be the consequence of."""
+
+
+def judge(record: Record) -> Diagnosis:
+    """What all rules have to say of a record: findings by weight, and of equal ones in the order of their names."""
+    found = [finding for rule in RULES if (finding := rule(record)) is not None]
+    names = {finding.name for finding in found}
+    found = [
+        replace(finding, certainty=min(finding.certainty, LATER))
+        if names & CAUSES.get(finding.name, set())
+        else finding
+        for finding in found
+    ]
+    found.sort(key=lambda finding: (-finding.weight, NAMES.index(finding.name)))
+    noted = [note for rule in NOTES if (note := rule(record)) is not None]
+    return Diagnosis(
+        findings=tuple(found),
+        notes=(*noted, *notes.problems(record)),
+        steps=len(record.losses),
+        level=record.level,
+    )

@@ -1,0 +1,56 @@
+"""How closely is looked, and when."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["light", "standard", "full"]
+
+LOOK_EVERY = 32
+TRY_EVERY = 64
+"""Steps between two looks, and between two steps that are tried: what both cost is in docs/doctor.md."""
+EARLY_LOOKS = (0, 4, 8, 16)
+"""At a training's beginning more is to be seen, and a short one is to have been looked at."""
+EARLY_TRIALS = (0, 16)
+HOOKS_EVERY = 256
+"""Activations cost more than the rest of a look, and are judged at the beginning."""
+NOISE_EVERY = 8
+SPECTRUM_EVERY = 16
+"""In trials: probes that cost several steps are not due at each."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When what is due.
+
+    Attributes:
+        level: How closely is looked.
+        every: Steps between two trials; looks are twice as frequent.
+    """
+
+    level: Level
+    every: int = TRY_EVERY
+
+    def look(self, step: int) -> bool:
+        """Whether a step is looked at."""
+        return step % max(self.every // 2, 1) == 0 or step in EARLY_LOOKS or self.trial(step)
+
+    def hooks(self, step: int) -> bool:
+        """Whether a look is at activations too."""
+        return step in EARLY_LOOKS or step % HOOKS_EVERY == 0
+
+    def trial(self, step: int) -> bool:
+        """Whether it is tried out."""
+        return self.level != "light" and (step % self.every == 0 or step in EARLY_TRIALS)
+
+    def before_trial(self, step: int, steps: int) -> bool:
+        """Whether one of the next steps, or this one, is tried."""
+        return any(self.trial(step + ahead) for ahead in range(steps))
+
+    def probes(self, trials: int) -> tuple[str, ...]:
+        """The probes that are called with the trial of this number."""
+        if self.level == "full":
+            return "landscape", "spectrum", "noise", "conditioning", "activations"
+        if self.level == "standard":
+            noise = ("noise",) if trials % NOISE_EVERY == NOISE_EVERY - 1 else ()
+            return (*noise, "spectrum") if trials % SPECTRUM_EVERY == SPECTRUM_EVERY - 1 else noise
+        return ()

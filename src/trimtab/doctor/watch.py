@@ -1,0 +1,290 @@
+"""Looks at a training without computing anything of it twice: gradients, weights, statistics, activations.
+
+At a step that is looked at, hooks are on the layers and a copy of the parameters is kept until the next step; at all
+others there is neither.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from trimtab import _torch
+from trimtab.bnp.layers import layer_type
+from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
+from trimtab.doctor.record import InputLook, LayerLook, Look, NormLook
+
+DEAD_LOOKS = 4
+"""In so many looks running an output is without any gradient before it counts as dead: fewer would count those that
+some batches do not reach."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A look at a step that has not been taken yet.
+
+    Attributes:
+        step: Counted from 0.
+        lr: The largest learning rate.
+        before: The parameters before the step, copies.
+        gradients: The norm of each parameter's gradient.
+        layers: For each layer the norm of its weight, the share of dead outputs and that of zeros in the gradient.
+        rows: How many outputs each layer has.
+        seen: What the hooks have seen: for each layer the root mean squares of input and output.
+        inputs: What they have seen of the network's inputs.
+        norms: For each layer with running statistics, shift and ratio.
+        values: How many values of a channel its statistics were of.
+        half: Whether something was in half precision.
+    """
+
+    step: int
+    lr: float
+    before: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    layers: dict[str, Tensor]
+    rows: dict[str, int]
+    seen: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    norms: dict[str, Tensor]
+    values: dict[str, float]
+    half: bool
+
+
+class Watch:
+    """Looks at a model in training.
+
+    Args:
+        model: The model, out of its wrappers.
+        optimizer: Its optimizer.
+        hooks: Whether activations are looked at; not in compiled models, which would be compiled anew.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, *, hooks: bool = True) -> None:
+        self._model, self._optimizer, self._hooked = model, optimizer, hooks
+        self._handles: list[RemovableHandle] = []
+        self._pause = Pause()
+        can_be_paused(model.modules(), self._pause)  # probes run the model in between
+        self._seen: dict[str, Tensor] = {}
+        self._inputs: dict[str, Tensor] = {}
+        self._values: dict[str, float] = {}
+        self._half = False
+        self._statistics: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._silent: dict[str, deque[Tensor]] = {}
+
+    def arm(self, *, hooks: bool = True) -> None:
+        """Look at the forward that comes next, with hooks or without, which sees no activations."""
+        self.disarm()
+        self._statistics = {
+            name: (norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone())
+            for name, norm in running_norms(self._model)
+        }
+        if self._hooked and hooks:
+            for name, layer in weighted_layers(self._model).items():
+                hook = ModuleHook(partial(self._see, name), self._pause)
+                self._handles.append(layer.register_forward_hook(hook))
+            for name, norm in running_norms(self._model):
+                hook = ModuleHook(partial(self._count, name), self._pause)
+                self._handles.append(norm.register_forward_hook(hook))
+
+    def disarm(self) -> None:
+        """Take the hooks away, and forget what they have seen."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._half = [], False
+        self._seen, self._inputs, self._values, self._statistics = {}, {}, {}, {}
+
+    @torch.no_grad()
+    def look(self, step: int) -> Taken:
+        """Look at the gradients, before the optimizer uses them."""
+        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
+        layers, rows = {}, {}
+        for name, layer in weighted_layers(self._model).items():
+            weight: Any = layer.weight
+            if weight.grad is not None and not weight.grad.is_sparse:
+                silent = _silent_rows(layer)
+                numbers = _norm(weight), self._dead(name, silent), 1 - torch.count_nonzero(weight.grad) / weight.numel()
+                layers[name] = torch.stack([number.float() for number in numbers])
+                rows[name] = silent.numel()
+        taken = Taken(
+            step=step,
+            lr=largest_rate(self._optimizer),
+            before={name: p.detach().clone() for name, p in mine.items()},
+            gradients={name: _norm(p.grad) for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse},
+            layers=layers,
+            rows=rows,
+            seen=dict(self._seen),
+            inputs=dict(self._inputs),
+            norms=self._norms(),
+            values=dict(self._values),
+            half=self._half or any(p.dtype.itemsize < 4 for p in mine.values()),
+        )
+        self.disarm()
+        return taken
+
+    @torch.no_grad()
+    def finish(self, taken: Taken) -> tuple[Look, dict[str, Tensor]]:
+        """The look, and the step that was taken since: where it has led less where it began."""
+        now = dict(self._model.named_parameters())
+        moved = {name: now[name].detach() - value for name, value in taken.before.items() if name in now}
+        updates = {name: _norm(value) for name, value in moved.items()}
+        gradients, layers = _numbers(taken.gradients), _numbers(taken.layers)
+        steps, seen = _numbers(updates), _numbers(taken.seen)
+        looks = []
+        for name, (weight, dead, zeros) in layers.items():
+            own = f"{name}.weight" if name else "weight"
+            rms = seen.get(name, [math.nan] * 4)
+            looks.append(
+                LayerLook(
+                    layer=name,
+                    weight=weight,
+                    gradient=gradients.get(own, [math.nan])[0],
+                    update=steps.get(own, [math.nan])[0],
+                    rows=taken.rows[name],
+                    dead=dead,
+                    zeros=zeros,
+                    input_rms=rms[0],
+                    output_rms=rms[1],
+                    input_spread=rms[2],
+                    output_spread=rms[3],
+                )
+            )
+        look = Look(
+            step=taken.step,
+            lr=taken.lr,
+            gradient=math.hypot(*(each[0] for each in gradients.values())),
+            layers=tuple(looks),
+            norms=tuple(
+                NormLook(layer=name, shift=a, ratio=b, values=taken.values.get(name, math.nan))
+                for name, (a, b) in _numbers(taken.norms).items()
+            ),
+            inputs=tuple(
+                InputLook(layer=name, rms=a, offset=b, smallest=c, largest=d)
+                for name, (a, b, c, d) in _numbers(taken.inputs).items()
+            ),
+            half=taken.half,
+        )
+        return look, moved
+
+    def _see(self, name: str, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = args[0] if args else None
+        if not (isinstance(x, Tensor) and isinstance(output, Tensor) and output.requires_grad and layer.training):
+            return
+        if not x.is_floating_point() or not x.numel() or _torch.in_backward():
+            return
+        with torch.no_grad():
+            self._half = self._half or output.dtype.itemsize < 4
+            self._seen[name] = torch.stack([_rms(x), _rms(output), _spread(x), _spread(output)])
+            if not x.requires_grad:
+                self._inputs[name] = _input_numbers(layer, x)
+
+    def _count(self, name: str, norm: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = args[0] if args else None
+        if isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and norm.training:
+            self._values[name] = x.numel() / x.shape[1]
+
+    def _norms(self) -> dict[str, Tensor]:
+        """What the running statistics say of the batch that has moved them, which needs no second look at it."""
+        found = {}
+        for name, norm in running_norms(self._model):
+            if name not in self._statistics:
+                continue
+            mean, variance, count = self._statistics[name]
+            share = norm.momentum
+            batch_mean, batch_variance = (
+                (new - (1 - share) * old) / share
+                for new, old in ((norm.running_mean, mean), (norm.running_var, variance))
+            )
+            once = (norm.num_batches_tracked - count) == 1
+            shift = ((batch_mean - mean).square() / (variance + norm.eps)).mean()
+            ratio = (batch_variance / (variance + norm.eps)).median()
+            found[name] = torch.where(once, torch.stack([shift, ratio]).float(), math.nan)
+        return found
+
+    def _dead(self, name: str, silent: Tensor) -> Tensor:
+        before = self._silent.setdefault(name, deque(maxlen=DEAD_LOOKS))
+        before.append(silent)
+        if len(before) < DEAD_LOOKS:
+            return silent.new_zeros((), dtype=torch.float32)
+        return torch.stack(tuple(before)).all(0).float().mean()
+
+
+def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers whose own weight is trained: dense ones and convolutions."""
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        weight = _torch.parameters_of(module).get("weight")
+        if layer_type(module) is not None and weight is not None and weight.requires_grad:
+            found[name] = module
+    return found
+
+
+def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Layers that normalize by the batch and move running averages by a share of it."""
+    for name, module in model.named_modules():
+        share, mean = getattr(module, "momentum", None), getattr(module, "running_mean", None)
+        counted = isinstance(getattr(module, "num_batches_tracked", None), Tensor)
+        if isinstance(share, float) and share > 0 and isinstance(mean, Tensor) and counted and module.training:
+            yield name, module
+
+
+def largest_rate(optimizer: Optimizer) -> float:
+    """The largest learning rate of the groups; 0 if they have none."""
+    return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
+
+
+def _silent_rows(layer: nn.Module) -> Tensor:
+    """Which outputs have a gradient of exactly 0, in all of their weights and in their bias."""
+    kind = layer_type(layer)
+    weight, bias = _torch.parameters_of(layer)["weight"], _torch.parameters_of(layer).get("bias")
+    assert kind is not None and weight is not None and weight.grad is not None
+    silent: Tensor = torch.linalg.vector_norm(kind.view(layer, weight.grad), ord=math.inf, dim=(2, 3)).flatten() == 0
+    if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
+        silent = silent & (bias.grad.flatten() == 0)
+    return silent
+
+
+def _input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
+    """The numbers of an `InputLook`."""
+    wide = x.detach().float()
+    channel = 1 if wide.ndim > 2 and not isinstance(layer, nn.Linear) else wide.ndim - 1
+    others = [dim for dim in range(wide.ndim) if dim != channel]
+    variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
+    deviation = variance.sqrt()
+    varying = torch.where(deviation > 0, deviation, math.nan)
+    ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
+    offset = mean.square().mean().sqrt() / variance.mean().sqrt()
+    return torch.stack([_rms(wide), offset, ends[0], ends[1]])
+
+
+def _rms(x: Tensor) -> Tensor:
+    return _norm(x) / math.sqrt(max(x.numel(), 1))
+
+
+def _spread(x: Tensor) -> Tensor:
+    """The root of the mean variance over samples; NaN for a single one."""
+    x = x.detach()
+    if len(x) < 2:
+        return torch.full((), math.nan, device=x.device)
+    return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
+
+
+def _norm(x: Tensor) -> Tensor:
+    x = x.detach()
+    norm: Tensor = torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x)
+    return norm.float()
+
+
+def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """All of them with one question to the device; a single number is a list of one."""
+    if not tensors:
+        return {}
+    rows = torch.stack([tensor.reshape(-1) for tensor in tensors.values()]).tolist()
+    return dict(zip(tensors, rows, strict=True))

@@ -1,0 +1,158 @@
+"""A training with the doctor is, bit by bit, the training without."""
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trimtab
+from tests.doctor.trainings import cross_entropy, digits
+from tests.probes.untouched import everything, same
+from trimtab import Doctor
+
+
+class Noisy(nn.Module):
+    """Has all that a look could disturb: BatchNorm, dropout, a buffer that counts calls, a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.3)
+        self.last = nn.Linear(8 * 64, 10)
+        self.generator = torch.Generator().manual_seed(5)
+        self.register_buffer("calls", torch.zeros(()))
+        self.list: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.list.append(len(self.list))
+        x = x + 0.1 * torch.randn(x.shape, generator=self.generator)
+        return self.last(self.drop(torch.relu(self.norm(self.first(x)))).flatten(1))
+
+
+def trained(level: Any, *, steps: int = 34, kind: Any = torch.optim.SGD, bnp: bool = False, **options: Any) -> Any:
+    """All of a training's state at its end; augmentation draws from three generators."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    images, labels = digits()
+    model = Noisy()
+    optimizer = kind(model.parameters(), **options)
+    attached = trimtab.BNP(model).attach(optimizer) if bnp else None
+    loader = torch.utils.data.DataLoader(list(zip(images[:64], labels[:64], strict=True)), 16, shuffle=True)
+    doctor = None
+    if level is not None:
+        doctor = Doctor(model, optimizer, cross_entropy, level=level, validation=loader, every=8)
+    losses = []
+    for _ in range(steps):
+        rows = torch.randint(1000, (16,))
+        shifted = torch.roll(images[rows], (random.randint(-1, 1), int(np.random.randint(-1, 2))), (2, 3))
+        batch = shifted, labels[rows]
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        if doctor is not None:
+            doctor.step(batch, loss)
+        optimizer.step()
+        losses.append(loss.item())
+    if doctor is not None:
+        assert not [problem for problem in doctor.record.problems if problem.what in ("look", "trial", "hooks", "loss")]
+        assert doctor.record.losses == losses
+        assert len(doctor.record.looks) > 5
+        assert bool(doctor.record.trials) == (level != "light")
+        doctor.diagnosis()
+        doctor.close()
+    state = everything(model, optimizer, attached)
+    del state["hooks"]  # BNP's own are others in each training
+    return losses, {name: copy.deepcopy(part) for name, part in state.items()}, model.generator.get_state(), model.list
+
+
+def without_identities(state: Any) -> Any:
+    """The same, without what differs from process to process and from object to object."""
+    losses, parts, generator, calls = state
+    parts["parameters"] = [(name, value, trained) for name, value, trained, _ in parts["parameters"]]
+    parts["gradients"] = [None if each is None else each[0] for each in parts["gradients"]]
+    parts["buffers"] = [(name, value) for name, value, _ in parts["buffers"]]
+    return losses, parts, generator, calls
+
+
+@pytest.mark.parametrize("level", ["light", "standard", "full"])
+def test_training_with_the_doctor_is_the_training_without(level: str) -> None:
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+    plain, looked_at = (without_identities(trained(each, **options)) for each in (None, level))
+    assert same(plain, looked_at)
+
+
+@pytest.mark.parametrize(("kind", "bnp"), [(torch.optim.AdamW, False), (torch.optim.SGD, True)])
+def test_with_other_optimizers_and_with_bnp(kind: Any, bnp: bool) -> None:
+    plain, looked_at = (without_identities(trained(each, kind=kind, bnp=bnp, lr=0.01)) for each in (None, "full"))
+    assert same(plain, looked_at)
+
+
+def test_no_hook_stays_where_no_look_is_due() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    images, labels = digits()
+    hooked = []
+    for _ in range(40):
+        hooked.append(bool(model._forward_hooks))
+        batch = images[:8].flatten(1), labels[:8]
+        loss = cross_entropy(model, batch)
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    assert [step for step, on in enumerate(hooked) if on] == [0, 4, 8, 16]
+    assert [look.step for look in doctor.record.looks] == [0, 4, 8, 16, 32]
+    doctor.close()
+    assert not model._forward_hooks
+
+
+def test_a_probe_that_fails_is_a_note() -> None:
+    calls = 0
+
+    def breaks(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        raise RuntimeError("no loss today")
+
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    images, labels = digits()
+    with Doctor(model, optimizer, breaks, level="full") as doctor:
+        for _ in range(20):
+            batch = images[:8].flatten(1), labels[:8]
+            loss = cross_entropy(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            doctor.step(batch, loss)
+            optimizer.step()
+    assert calls
+    assert any("no loss today" in problem.sentence for problem in doctor.record.problems)
+    assert any("no loss today" in note.sentence for note in doctor.diagnosis().notes)
+
+
+def test_copies_of_a_model_that_is_looked_at_are_not_looked_at() -> None:
+    model = nn.Sequential(nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    images, labels = digits()
+    twin = copy.deepcopy(model)
+    cross_entropy(twin, (images[:8].flatten(1), labels[:8])).backward()
+    assert not doctor._watch._seen
+
+
+def test_a_validation_loader_keeps_the_state_of_its_own_generator() -> None:
+    images, labels = digits()
+    generator = torch.Generator().manual_seed(1)
+    data = torch.utils.data.TensorDataset(images.flatten(1), labels)
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, generator=generator)
+    before = generator.get_state()
+    model = nn.Linear(64, 10)
+    Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy, level="standard", validation=loader)
+    assert torch.equal(generator.get_state(), before)

@@ -1,0 +1,209 @@
+"""What a look and a trial measure, beside the same computed by hand."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trimtab
+from tests.doctor.trainings import cross_entropy
+from trimtab import Doctor
+from trimtab.bnp import bnps_attached_to
+from trimtab.doctor import Cure
+from trimtab.doctor.curves import best_multiple, gain_curve
+from trimtab.doctor.pooling import joined
+from trimtab.doctor.record import Facts, Record, Trial
+from trimtab.doctor.schedule import Schedule
+from trimtab.doctor.trend import trend
+from trimtab.doctor.trying import GROWTH, MULTIPLES
+from trimtab.probes import CannotMeasure, split_batch
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3, bias=False))
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(7, 6, generator=generator) + 2, torch.randint(3, (7,), generator=generator)) for _ in range(count)
+    ]
+
+
+def looked_at(level: Any = "standard", **options: Any) -> tuple[Doctor, list[nn.Sequential], list[Any]]:
+    """A doctor after some steps, and the model before each of them."""
+    model, data = small(), batches(6)
+    optimizer = torch.optim.SGD(model.parameters(), **{"lr": 0.5, "momentum": 0.9, **options})
+    doctor, before = Doctor(model, optimizer, cross_entropy, level=level, validation=data[:2]), []
+    for batch in data:
+        before.append(copy.deepcopy(model))
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    return doctor, before, data
+
+
+def between(start: nn.Module, end: nn.Module, share: float) -> nn.Module:
+    """The model at a point on the line through both."""
+    moved = copy.deepcopy(start)
+    with torch.no_grad():
+        for p, a, b in zip(moved.parameters(), start.parameters(), end.parameters(), strict=True):
+            p.copy_(a + share * (b - a))
+    return moved
+
+
+def loss_of(model: nn.Module, batch: Any) -> float:
+    return cross_entropy(copy.deepcopy(model), batch).item()
+
+
+def test_a_look_is_what_a_loop_would_see() -> None:
+    doctor, before, data = looked_at("light")
+    (first, second) = doctor.record.looks
+    assert (first.step, second.step, first.lr) == (0, 4, 0.5)
+    model = copy.deepcopy(before[4])
+    inputs, outputs = data[4][0], model[0](data[4][0]).detach()
+    cross_entropy(model, data[4]).backward()
+    layer = second.layers[0]
+    assert layer.weight == pytest.approx(float(model[0].weight.detach().norm()), rel=1e-5)
+    assert layer.gradient == pytest.approx(float(model[0].weight.grad.norm()), rel=1e-5)
+    assert layer.update == pytest.approx(float((before[5][0].weight - before[4][0].weight).detach().norm()), rel=1e-4)
+    assert layer.input_rms == pytest.approx(float(inputs.square().mean().sqrt()), rel=1e-5)
+    assert layer.output_rms == pytest.approx(float(outputs.square().mean().sqrt()), rel=1e-5)
+    assert layer.output_spread == pytest.approx(float(outputs.var(0, correction=0).mean().sqrt()), rel=1e-5)
+    assert second.gradient == pytest.approx(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
+    assert [entry.layer for entry in second.inputs] == ["0"]
+    assert doctor.record.losses == [loss_of(m, b) for m, b in zip(before, data, strict=True)]
+
+
+def test_the_batch_s_statistics_are_read_off_the_running_ones() -> None:
+    doctor, before, data = looked_at("light")
+    (norm,) = doctor.record.looks[1].norms
+    x, running = before[4][0](data[4][0]), before[4][1]
+    shift = ((x.mean(0) - running.running_mean).square() / (running.running_var + running.eps)).mean()
+    assert norm.shift == pytest.approx(shift.item(), rel=1e-3)
+    assert norm.ratio == pytest.approx((x.var(0) / (running.running_var + running.eps)).median().item(), rel=1e-3)
+    assert norm.values == 7
+
+
+def test_a_trial_is_the_step_that_was_taken() -> None:
+    doctor, before, data = looked_at(weight_decay=0.1)
+    (trial,) = doctor.record.trials
+    start, end = before[0], before[1]
+    assert trial.multiples == MULTIPLES
+    assert trial.loss == pytest.approx(loss_of(start, data[0]), rel=1e-5)
+    assert trial.after == pytest.approx(loss_of(between(start, end, 1.0), data[0]), rel=1e-4)
+    assert trial.other == pytest.approx(loss_of(start, data[1]), rel=1e-5)
+    assert trial.others == pytest.approx([loss_of(between(start, end, s), data[1]) for s in MULTIPLES], rel=1e-3)
+    model = copy.deepcopy(start)
+    cross_entropy(model, data[0]).backward()
+    pairs = list(zip(model.parameters(), end.parameters(), strict=True))
+    assert trial.promised == pytest.approx(-sum((p.grad * (q - p)).sum().item() for p, q in pairs), rel=1e-4)
+    taken = 0.5 * 0.1 * -sum((p.grad * p).sum().item() for p, _ in pairs)
+    assert trial.undone == pytest.approx(taken / (trial.promised + taken), rel=1e-3)
+    larger = between(start, start, 0.0)
+    with torch.no_grad():
+        for p in larger.parameters():
+            p.mul_(1 + GROWTH)
+    assert trial.grown == pytest.approx(loss_of(larger, data[1]), rel=1e-4)
+    still = copy.deepcopy(start).eval()  # running statistics have moved once by the step's own forward
+    still[1].load_state_dict({**still[1].state_dict(), **_statistics(end)})
+    assert trial.validation == pytest.approx(sum(loss_of(still, batch) for batch in data[:2]) / 2, rel=0.2)
+
+
+def _statistics(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model[1].state_dict().items() if name.startswith("running")}
+
+
+def test_dead_outputs_are_those_without_any_gradient() -> None:
+    model, data = small(), batches(40)
+    with torch.no_grad():
+        model[1].bias[:2] = -100.0
+        model[1].bias[2] = 100.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    for batch in data:
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    assert doctor.record.looks[-1].layers[0].dead == pytest.approx(0.4)
+    assert doctor.record.looks[2].layers[0].dead == 0  # three looks do not tell
+    assert doctor.record.looks[-1].layers[1].dead == 0
+
+
+@pytest.mark.parametrize("batch", [(torch.arange(12.0).view(6, 2), torch.arange(6)), {"x": torch.arange(6), "n": 3}])
+def test_joined_batches_are_cut_apart_again(batch: Any) -> None:
+    again = joined(split_batch(batch, 3))
+    values = batch.values() if isinstance(batch, dict) else batch
+    for a, b in zip(values, again.values() if isinstance(again, dict) else again, strict=True):
+        assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
+    with pytest.raises(CannotMeasure, match="cannot be joined"):
+        joined([torch.zeros(2, 3), torch.zeros(2, 4)])
+    with pytest.raises(CannotMeasure, match="no tensor of samples"):
+        joined([3, 4])
+
+
+def test_when_what_is_due() -> None:
+    light, standard = Schedule("light"), Schedule("standard")
+    assert [step for step in range(130) if light.look(step)] == [0, 4, 8, 16, 32, 64, 96, 128]
+    assert not any(light.trial(step) for step in range(130))
+    assert [step for step in range(130) if standard.trial(step)] == [0, 16, 64, 128]
+    assert [step for step in range(600) if standard.look(step) and standard.hooks(step)] == [0, 4, 8, 16, 256, 512]
+    assert (
+        standard.probes(0) == () and standard.probes(7) == ("noise",) and standard.probes(15) == ("noise", "spectrum")
+    )
+
+
+def trial_with(others: tuple[float, ...]) -> Trial:
+    return Trial(step=64, lr=0.1, loss=1.0, after=0.9, promised=0.1, multiples=MULTIPLES, others=others, other=2.0)
+
+
+def test_the_gain_of_a_multiple_is_the_median_over_trials() -> None:
+    usual = (2.0, 1.9, 1.8, 1.6, 1.7, 3.0, math.inf)
+    trials = [trial_with(usual), trial_with(usual), trial_with((9.0,) * 7)]
+    assert gain_curve(trials)[:4] == pytest.approx([0.0, 0.05, 0.1, 0.2])
+    assert gain_curve(trials)[-1] == -math.inf
+    assert best_multiple(trials) == 1.0
+    assert math.isnan(best_multiple([]))
+
+
+def test_a_trend_in_numbers() -> None:
+    falling = trend(Record(losses=[2.0 * 0.99**step for step in range(300)], facts=Facts(batch_size=32)))
+    assert falling.falls and not falling.stuck and not falling.leapt
+    assert falling.recent == pytest.approx(2 * 0.99**285, rel=0.02)
+    leapt = trend(Record(losses=[2.3, 2.2, 2.3, 9.0, *[2.3] * 100], facts=Facts(batch_size=32)))
+    assert leapt.leapt and leapt.stuck
+    noisy = trend(Record(losses=[2.3, 2.2, 2.3, *[2.0, 3.0] * 100], facts=Facts(batch_size=2)))
+    assert not noisy.leapt  # the same losses in batches of 2 are noise
+    assert trend(Record(losses=[1.0, math.nan, 1.0])).broken == 1
+    assert math.isnan(trend(Record()).start)
+
+
+def test_cures_change_what_they_say() -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.1)
+    Cure(setting="lr", factor=0.1, sentence="").apply(model, optimizer)
+    Cure(setting="weight_decay", factor=0.5, sentence="").apply(model, optimizer)
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.05, 0.05)]
+    Cure(setting="lr", factor=0.1, layer="3", sentence="").apply(model, optimizer)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates[id(model[3].weight)] == pytest.approx(0.005) and rates[id(model[0].weight)] == 0.05
+    assert len(rates) == len(list(model.parameters()))
+    before = model[0].weight.clone()
+    Cure(setting="init", factor=2.0, layer="0", sentence="").apply(model, optimizer)
+    assert torch.equal(model[0].weight, 2 * before)
+    Cure(setting="statistics", factor=0.3, sentence="").apply(model, optimizer)
+    assert model[1].momentum == 0.3
+    Cure(setting="bnp", sentence="").apply(model, optimizer)
+    (bnp,) = bnps_attached_to(optimizer)
+    assert isinstance(bnp, trimtab.BNP)
+    F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
+    optimizer.step()
