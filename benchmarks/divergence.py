@@ -14,9 +14,9 @@ what was drawn of them, and takes it from there if there is such a file. Images 
 import argparse
 import json
 import multiprocessing
-import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from divergence_networks import CLASSES, DATA, NETWORKS, SAMPLES, draw, samples
 from divergence_table import summary, table
+from json_lines import append_line, read_lines
 from torch import Tensor
 
 from trimtab.prediction import measure_lambda_max
@@ -94,29 +95,15 @@ def look(cell: Cell, data: Data) -> dict[str, Any]:
 def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, the last one of each cell; what a killed run has not finished writing is left out."""
     found: dict[Cell, dict[str, Any]] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
+    for row in read_lines(path):
+        with suppress(KeyError, TypeError):  # not a line of ours
             found[Cell(*(row[name] for name in Cell.__dataclass_fields__))] = row
-        except (ValueError, KeyError, TypeError):
-            continue
     return list(found.values())
 
 
 def done(path: Path) -> set[Cell]:
     """The cells that need not be looked at again."""
     return {Cell(*(row[name] for name in Cell.__dataclass_fields__)) for row in read(path) if "problem" not in row}
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    """A line more, on a line of its own even if the one before was not finished."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def take(path: Path | None) -> Data:
@@ -150,7 +137,7 @@ def run(todo: list[Cell], data: Data, out: Path, workers: int, limit: float) -> 
                 row = rows.next(timeout=max(begin + limit - time.monotonic(), 0.01))
             except multiprocessing.TimeoutError:
                 break  # what is under way is given up
-            append(out, row)
+            append_line(out, row)
             count += 1
             print(f"{count}/{len(todo)} {time.monotonic() - begin:6.0f} s  {told(row)}", flush=True)
     return count

@@ -24,7 +24,7 @@ from doctor_cases import Case, Spec, cases_of
 from doctor_networks import BASES, HALVES
 from doctor_table import table
 from doctor_training import MakeDoctor, run
-from small_trainings import append_line, read_lines
+from json_lines import append_line, read_lines
 
 from trimtab.doctor.learning_rate_search import best_of, climb
 from trimtab.records import machine

@@ -11,7 +11,6 @@ mean over draws of the weights, on the same images; white noise, which is predic
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from json_lines import append_line, read_lines
 from meanfield_gram import TARGETS, eigenvalues
 from meanfield_networks import DATA, OUTPUTS, Shape, Spec, build, describe, draw, has_batch_norm, input_shape, work
 from torch import Tensor
@@ -118,20 +118,9 @@ def inputs_of(case: Case, pool: dict[str, Any], number: int | str) -> Tensor:
 
 
 def read(paths: list[Path]) -> Iterator[dict[str, Any]]:
-    """The lines of some files; a last one that was not written to its end is left out."""
+    """The lines of some files."""
     for path in paths:
-        text = path.read_text(encoding="utf-8")
-        yield from (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
-
-
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Add a line to a file, in the place of one that was not written to its end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = path.read_bytes() if path.exists() else b""
-    with path.open("r+b" if old else "wb") as file:
-        file.truncate(old.rfind(b"\n") + 1)
-        file.seek(0, 2)
-        file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        yield from read_lines(path)
 
 
 def measurements(folder: Path) -> dict[tuple[Any, ...], list[list[float]]]:
@@ -175,7 +164,7 @@ def measure(some: list[Case], folder: Path, options: argparse.Namespace) -> None
             continue
         each = (time.perf_counter() - start) / (len(values) - had)
         record = {**case.key, "values": values, "seconds": round(each, 4), "device": device.type}
-        append(folder / f"measured{options.part}.jsonl", record)
+        append_line(folder / f"measured{options.part}.jsonl", record)
         mean = np.mean(values, 0)
         print(
             f"{case.index:>3} {case.data:<8}{case.mode:<7}" + "".join(f"{value:>10.4g}" for value in mean),
@@ -192,7 +181,7 @@ def predict(some: list[Case], folder: Path, options: argparse.Namespace) -> None
     for case in some:
         for target in TARGETS:
             record = {**case.key, "target": target, **predicted(case, pool, target, options.given, options.device)}
-            append(path, record)
+            append_line(path, record)
             beside = "  flagged" if record["unseen"] else ""
             value = "failed" if record["predicted"] is None else f"{record['predicted']:.4g}"
             print(f"{case.index:>3} {case.data:<8}{case.mode:<7}{target:<4}{value:>10}{beside}", flush=True)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from meanfield_cross import append, read
+from json_lines import append_line
+from meanfield_cross import read
 from torch import Tensor, nn
 
 MODELS = {
@@ -155,7 +156,7 @@ def main() -> None:
                 if time.perf_counter() - begin > options.limit_seconds:
                     return
                 record = one(name, data, loss, options)
-                append(options.out, record)
+                append_line(options.out, record)
                 print(json.dumps(record, ensure_ascii=False), flush=True)
 
 

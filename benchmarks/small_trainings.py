@@ -1,14 +1,11 @@
 """Small trainings that benchmarks/suggest_lr.py and benchmarks/doctor.py are made of: data, batches, a loop, files."""
 
-import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -161,25 +158,3 @@ def judge(model: nn.Module, validation: Batch) -> float:
 
 def _split(samples: Batch, size: int) -> Iterator[Batch]:
     return zip(samples[0].split(size), samples[1].split(size), strict=True)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON; what a killed run has not finished writing is left out."""
-    found = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
-def append_line(path: Path, row: dict[str, Any]) -> None:
-    """A line more, on a line of its own even if the one before was not finished."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")

@@ -29,15 +29,14 @@ from typing import Any
 
 import torch
 from divergence_networks import conv, dense, residual_conv, residual_dense
+from json_lines import append_line, read_lines
 from small_trainings import (
     OPTIMIZERS,
     SCHEDULES,
     Samples,
-    append_line,
     batches_of,
     draw_samples,
     loss_fn,
-    read_lines,
     train,
 )
 from torch import nn

@@ -142,15 +142,17 @@ def test_a_run_goes_on_where_it_was(
     cells = divergence.chosen(["dense 200", "digits", "squared", "sgd"], 0)
     assert [cell.network for cell in cells] == ["dense 200", "dense 200, BN"]
     row = {**vars(cells[0]), "rise": [1.0, 1.1]}
-    divergence.append(out, row)
+    divergence.append_line(out, row)
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps({**vars(cells[1]), "fail": [1, 2]})[:-9])
     assert divergence.read(out) == [row] and divergence.done(out) == {cells[0]}
     failed = {**vars(cells[1]), "problem": "ValueError: no"}
-    divergence.append(out, failed)
+    divergence.append_line(out, failed)
     assert divergence.read(out) == [row, failed] and divergence.done(out) == {cells[0]}
-    divergence.append(out, {**vars(cells[1]), "rise": [2.0, 2.2]})
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 4 and divergence.done(out) == set(cells)
+    divergence.append_line(out, {**vars(cells[1]), "rise": [2.0, 2.2]})
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line).get("rise") for line in lines] == [[1.0, 1.1], None, [2.0, 2.2]]
+    assert divergence.done(out) == set(cells)
     monkeypatch.setattr(divergence, "run", lambda *_: pytest.fail("all is done"))
     monkeypatch.setattr(divergence, "take", lambda path: {})
     told = ["divergence.py", "--out", str(out), "--only", "dense 200", "digits", "squared", "sgd"]
