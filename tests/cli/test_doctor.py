@@ -58,7 +58,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_healthy_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "small-mlp", "--data", "digits", "--lr", "0.3", "--batch-size", "32", "--quiet"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("Nothing was found that holds this training back (300 steps, looked at standard).")
+    assert printed.out.startswith("Nothing was found that holds this training back (300 steps, level standard).")
     assert not printed.err
 
 

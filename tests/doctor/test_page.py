@@ -41,7 +41,7 @@ def test_a_healthy_training_has_a_page_too(tmp_path: Path) -> None:
     doctor, _, _ = looked_at("light")
     doctor.report(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Nothing was found that holds this training back (6 steps, looked at light)." in text
+    assert "Nothing was found that holds this training back (6 steps, level light)." in text
     assert text.count("<svg") == 1
 
 

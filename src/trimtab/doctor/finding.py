@@ -119,7 +119,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """The findings, numbered, and the notes."""
-        looked = f"{self.steps} steps, looked at {self.level}"
+        looked = f"{self.steps} steps, level {self.level}"
         head = f"Nothing was found that holds this training back ({looked})."
         if self.findings:
             head = f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''} ({looked}), the worst first:"

@@ -85,7 +85,7 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         },
         sentence=f"A step lowers its batch's loss by {100 * linear:.0f} % of what the gradient promises, so it is "
         "short; "
-        f"{best:g} times the step would lower another batch's loss most, and the loss is {seen.recent:.3g} yet.",
+        f"{best:g} times the step would lower another batch's loss most, and the loss is still {seen.recent:.3g}.",
         advice=f"Multiply the learning rate by {_factor(best):g}.",
         cure=Cure(setting="lr", factor=_factor(best), sentence=f"multiply the learning rate by {_factor(best):g}"),
         certainty=0.9 if best >= 8 else 0.6,
