@@ -240,12 +240,26 @@ _foreach_norm = _find("torch._foreach_norm")
 
 
 def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source to the target at its place."""
-    if _foreach_copy_ is not None:
-        _foreach_copy_(targets, sources)
+    """Copy each source to the target at its place; those of one type and device share a launch."""
+    if _foreach_copy_ is None:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
         return
+    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
+        ours, theirs = alike.setdefault((target.dtype, target.device), ([], []))
+        ours.append(target)
+        theirs.append(source)
+    for ours, theirs in alike.values():
+        _foreach_copy_(ours, theirs)
+
+
+def clone_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A copy of each tensor, without its graph."""
+    with torch.no_grad():
+        copies = [torch.empty_like(tensor, requires_grad=False) for tensor in tensors]
+        copy_all_(copies, tensors)
+    return copies
 
 
 def add_all_(targets: Sequence[Tensor], others: Sequence[Tensor], *, alpha: float) -> None:
@@ -264,11 +278,11 @@ def subtract_all(a: Sequence[Tensor], b: Sequence[Tensor]) -> Sequence[Tensor]:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
-def norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The Euclidean norm of each tensor, summed up in float64."""
+def norms(tensors: Sequence[Tensor], order: float = 2) -> Sequence[Tensor]:
+    """The norm of each tensor, computed in float64; none of them may be empty if the order is infinite."""
     if _foreach_norm is not None:
-        return _foreach_norm(tensors, 2, torch.float64)  # type: ignore[no-any-return]
-    return [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+        return _foreach_norm(tensors, order, torch.float64)  # type: ignore[no-any-return]
+    return [torch.linalg.vector_norm(tensor, ord=order, dtype=torch.float64) for tensor in tensors]
 
 
 # ---- Optimizers

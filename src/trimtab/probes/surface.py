@@ -86,7 +86,7 @@ class Surface:
                 them.
             graph: Whether the loss has its graph, so that it can be differentiated.
         """
-        leaves = {name: value.clone().requires_grad_() for name, value in self.here.items()}
+        leaves = self.isolated.leaves()
         moving, start, way = list(leaves.values()), list(self.here.values()), [direction[name] for name in leaves]
 
         def work() -> list[T]:
@@ -177,8 +177,8 @@ def check_finite(loss: Tensor, gradient: Point) -> float:
     """
     value = _finite(loss)
     # The largest entries are faster than isfinite of all, and asked for at once: a GPU is waited for only once.
-    largest = [torch.linalg.vector_norm(g, ord=math.inf) for g in gradient.values() if g.numel()]
-    if not all(map(math.isfinite, torch.stack([norm.to(loss.device, torch.float64) for norm in largest]).tolist())):
+    largest = _torch.norms([g for g in gradient.values() if g.numel()], math.inf)
+    if not all(map(math.isfinite, torch.stack([norm.to(loss.device) for norm in largest]).tolist())):
         raise CannotMeasure("The gradient has entries that are not finite.")
     return value
 

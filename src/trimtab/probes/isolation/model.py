@@ -63,7 +63,8 @@ class IsolatedModel:
     def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
         """Leaf tensors to differentiate by: copies of the parameters, or the values of a point without a copy."""
         if point is None:
-            return {name: value.clone().requires_grad_() for name, value in self.parameters.items()}
+            copies = _torch.clone_all(list(self.parameters.values()))
+            return {name: copy.requires_grad_() for name, copy in zip(self.parameters, copies, strict=True)}
         return {name: value.detach().requires_grad_() for name, value in point.items()}
 
     def run(self, work: Callable[[], T], point: Point | None = None) -> T:
@@ -105,7 +106,8 @@ class IsolatedModel:
 
     def _call(self, work: Callable[[], T], values: Point, beginning: "_Beginning") -> T:
         """Call a function while parameters have these values, and all other tensors are copies."""
-        outer, self._copies = self._copies, {name: t.detach().clone() for name, t in beginning.others.items()}
+        copies = _torch.clone_all(list(beginning.others.values()))
+        outer, self._copies = self._copies, dict(zip(beginning.others, copies, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in {**values, **self._copies}.items()}
         try:
             result: T = functional_call(self._runner, swapped, (work,))
@@ -117,8 +119,7 @@ class IsolatedModel:
         """To be called within `run`: restore everything but the parameters to its state at the beginning of the run."""
         assert self._running is not None and self._copies is not None, "only within run"
         with torch.no_grad():
-            for name, copy in self._copies.items():
-                copy.copy_(self._running.others[name])
+            _torch.copy_all_(list(self._copies.values()), list(self._running.others.values()))
         self._running.restore()
 
     def _set_modes(self) -> None:
