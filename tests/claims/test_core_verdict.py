@@ -238,6 +238,14 @@ class TestNumbers:
         (outcome,) = judge_part(Part.parse("check x"), record())
         assert outcome.state == "not run"
 
+    def test_a_tolerance_that_is_part_of_the_criterion_is_told(self) -> None:
+        def sentence(tolerance: float) -> str:
+            check = Check("<=", 200, 200, 0.8747, 0.874, {"tolerance": tolerance})
+            return judge_part(Part.parse("check x"), record(checks={"x": check}))[0].sentence
+
+        assert sentence(0.01) == "200 of 200 draws; nearest: 0.8747 <= 0.874 within 1 %"
+        assert "within" not in sentence(1e-9)
+
 
 class TestNeighbours:
     """With other data or another network, directions are judged and numbers of points are not."""

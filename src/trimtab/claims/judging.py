@@ -23,6 +23,8 @@ ENOUGH_WITH_ONE_SEED = 3.0
 CLEARLY_SMALLER = 1.5
 MUCH = {"points": 2.0, "loss": 0.1, "time": 0.1, "factor": 1.0, "exact": 1.0}
 """A difference that is significant: in points, otherwise as a share of the right side."""
+ROUNDING = 1e-6
+"""A tolerance above this is part of what a check asks for, and is told."""
 COMPARABLE = {"points": 1.0, "loss": 0.1, "time": 0.1, "factor": 0.1, "exact": 0.1}
 """A mean difference that is none; the interval may reach twice as far."""
 
@@ -111,6 +113,9 @@ def _of_check(part: Part, record: Record) -> Outcome:
     if {check.left, check.right} - {0.0, 1.0}:  # else it is true or false, and has no sides
         nearest = "nearest" if check.holds == check.draws else "worst"
         sentence += f"; {nearest}: {check.left:.6g} {check.relation} {check.right:.6g}"
+        tolerance = check.parameters.get("tolerance", 0.0)
+        if tolerance > ROUNDING:
+            sentence += f" within {100 * tolerance:g} %"
     if check.counterexample and "case" in check.counterexample:
         sentence += f"; the first that does not hold: {check.counterexample['case']}"
     return Outcome(part, "met" if check.holds == check.draws else "not met", sentence)
