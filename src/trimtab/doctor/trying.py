@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
 from trimtab.doctor.record import Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
@@ -69,10 +70,10 @@ def try_step(
         CannotMeasure: If the loss was not finite before the step, or there was no step.
     """
     mine, another = Surface(model, loss_fn, own), Surface(model, loss_fn, other)
-    way = {name: moved.get(name, torch.zeros_like(value)) for name, value in mine.here.items()}
+    way = {name: moved[name] if name in moved else torch.zeros_like(value) for name, value in mine.here.items()}
     if not any(bool(value.any()) for value in way.values()):
         raise CannotMeasure("No parameter moved: was the optimizer's step skipped?")
-    before = mine.moved(way, -1.0)
+    before = dict(zip(way, _torch.subtract_all(list(mine.here.values()), list(way.values())), strict=True))
     loss, gradient = mine.gradient(before)
     (after,) = _along(mine, way, [1.0])
     other_losses = _along(another, way, [0.0, *MULTIPLES])
@@ -134,7 +135,8 @@ def _rescaled(before: Point, layer: str, factor: float) -> dict[str, Tensor]:
 
 
 def _dot(a: Point, b: Point) -> float:
-    return float(sum((value.double() * b[name].double()).sum() for name, value in a.items()))
+    products = _torch.multiply_all(list(a.values()), [b[name] for name in a])
+    return float(torch.stack([product.sum(dtype=torch.float64) for product in products]).sum())
 
 
 def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:

@@ -35,8 +35,9 @@ class Taken:
         lr: The largest learning rate.
         before: The parameters before the step, copies.
         gradients: The norm of each parameter's gradient.
-        layers: For each layer the norm of its weight, the share of dead outputs and that of zeros in the gradient.
-        rows: How many outputs each layer has.
+        weights: The norm of each layer's weight.
+        silence: For each layer how many outputs are dead, and how many entries of the gradient are zero.
+        rows: How many outputs each layer has, and how many entries its weight has.
         seen: What the hooks have seen: for each layer the root mean squares of input and output.
         inputs: What they have seen of the network's inputs.
         norms: For each layer with running statistics, shift and ratio.
@@ -48,8 +49,9 @@ class Taken:
     lr: float
     before: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    layers: dict[str, Tensor]
-    rows: dict[str, int]
+    weights: dict[str, Tensor]
+    silence: dict[str, Tensor]
+    rows: dict[str, tuple[int, int]]
     seen: dict[str, Tensor]
     inputs: dict[str, Tensor]
     norms: dict[str, Tensor]
@@ -75,16 +77,16 @@ class Watch:
         self._inputs: dict[str, Tensor] = {}
         self._values: dict[str, float] = {}
         self._half = False
-        self._statistics: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
-        self._silent: dict[str, deque[Tensor]] = {}
+        self._statistics: dict[str, list[Tensor]] = {}
+        self._silent: deque[Tensor] = deque(maxlen=DEAD_LOOKS)  # the outputs of all layers, one after the other
+        self._silent_of: dict[str, tuple[int, int]] = {}
 
     def arm(self, *, hooks: bool = True) -> None:
         """Look at the forward that comes next, with hooks or without, which sees no activations."""
         self.disarm()
-        self._statistics = {
-            name: (norm.running_mean.clone(), norm.running_var.clone(), norm.num_batches_tracked.clone())
-            for name, norm in running_norms(self._model)
-        }
+        norms = dict(running_norms(self._model))
+        copies = _torch.clone_all([tensor for norm in norms.values() for tensor in _running(norm)])
+        self._statistics = {name: copies[3 * number : 3 * number + 3] for number, name in enumerate(norms)}
         if self._hooked and hooks:
             for name, layer in weighted_layers(self._model).items():
                 hook = ModuleHook(partial(self._see, name), self._pause)
@@ -105,20 +107,20 @@ class Watch:
         """Look at the gradients, before the optimizer uses them."""
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
-        layers, rows = {}, {}
-        for name, layer in weighted_layers(self._model).items():
-            weight: Any = layer.weight
-            if weight.grad is not None and not weight.grad.is_sparse:
-                silent = _silent_rows(layer)
-                numbers = _norm(weight), self._dead(name, silent), 1 - torch.count_nonzero(weight.grad) / weight.numel()
-                layers[name] = torch.stack([number.float() for number in numbers])
-                rows[name] = silent.numel()
+        gradients = {name: p.grad for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse}
+        layers: dict[str, Any] = {
+            name: layer
+            for name, layer in weighted_layers(self._model).items()
+            if layer.weight.grad is not None and not layer.weight.grad.is_sparse  # type: ignore[union-attr]
+        }
+        silence, rows = self._silence(layers)
         taken = Taken(
             step=step,
             lr=largest_rate(self._optimizer),
-            before={name: p.detach().clone() for name, p in mine.items()},
-            gradients={name: _norm(p.grad) for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse},
-            layers=layers,
+            before=dict(zip(mine, _torch.clone_all(list(mine.values())), strict=True)),
+            gradients=_norms_of(gradients),
+            weights=_norms_of({name: layer.weight for name, layer in layers.items()}),
+            silence=silence,
             rows=rows,
             seen=dict(self._seen),
             inputs=dict(self._inputs),
@@ -132,24 +134,25 @@ class Watch:
     @torch.no_grad()
     def finish(self, taken: Taken) -> tuple[Look, dict[str, Tensor]]:
         """The look, and the step that was taken since: where it has led less where it began."""
-        now = dict(self._model.named_parameters())
-        moved = {name: now[name].detach() - value for name, value in taken.before.items() if name in now}
-        updates = {name: _norm(value) for name, value in moved.items()}
-        gradients, layers = _numbers(taken.gradients), _numbers(taken.layers)
-        steps, seen = _numbers(updates), _numbers(taken.seen)
+        now = {name: p for name, p in self._model.named_parameters() if name in taken.before}
+        before = [taken.before[name] for name in now]
+        moved = dict(zip(now, _torch.subtract_all(list(now.values()), before), strict=True))
+        gradients, weights, silence = _numbers(taken.gradients), _numbers(taken.weights), _numbers(taken.silence)
+        steps, seen = _numbers(_norms_of(moved)), _numbers(taken.seen)
         looks = []
-        for name, (weight, dead, zeros) in layers.items():
+        for name, (dead, zeros) in silence.items():
+            rows, entries = taken.rows[name]
             own = f"{name}.weight" if name else "weight"
             rms = seen.get(name, [math.nan] * 4)
             looks.append(
                 LayerLook(
                     layer=name,
-                    weight=weight,
+                    weight=weights[name][0],
                     gradient=gradients.get(own, [math.nan])[0],
                     update=steps.get(own, [math.nan])[0],
-                    rows=taken.rows[name],
-                    dead=dead,
-                    zeros=zeros,
+                    rows=rows,
+                    dead=dead / max(rows, 1),
+                    zeros=zeros / max(entries, 1),
                     input_rms=rms[0],
                     output_rms=rms[1],
                     input_spread=rms[2],
@@ -192,28 +195,48 @@ class Watch:
 
     def _norms(self) -> dict[str, Tensor]:
         """What the running statistics say of the batch that has moved them, which needs no second look at it."""
-        found = {}
-        for name, norm in running_norms(self._model):
-            if name not in self._statistics:
-                continue
-            mean, variance, count = self._statistics[name]
-            share = norm.momentum
-            batch_mean, batch_variance = (
-                (new - (1 - share) * old) / share
-                for new, old in ((norm.running_mean, mean), (norm.running_var, variance))
-            )
-            once = (norm.num_batches_tracked - count) == 1
-            shift = ((batch_mean - mean).square() / (variance + norm.eps)).mean()
-            ratio = (batch_variance / (variance + norm.eps)).median()
-            found[name] = torch.where(once, torch.stack([shift, ratio]).float(), math.nan)
-        return found
+        norms = {name: norm for name, norm in running_norms(self._model) if name in self._statistics}
+        if not norms:
+            return {}
+        mean, variance, count = (
+            torch.cat([s[i].flatten() for s in map(self._statistics.get, norms)]) for i in range(3)
+        )
+        new_mean, new_variance, new_count = (
+            torch.cat([_running(norm)[i].flatten() for norm in norms.values()]) for i in range(3)
+        )
+        sizes = [norm.running_mean.numel() for norm in norms.values()]
+        share, eps = _spread_out([[norm.momentum, norm.eps] for norm in norms.values()], sizes, mean)
+        batch_mean = (new_mean - (1 - share) * mean) / share
+        batch_variance = (new_variance - (1 - share) * variance) / share
+        shift = (batch_mean - mean).square() / (variance + eps)
+        ratio = batch_variance / (variance + eps)
+        found = torch.stack(
+            [
+                torch.stack([of_shift.mean(), of_ratio.median()])
+                for of_shift, of_ratio in zip(shift.split(sizes), ratio.split(sizes), strict=True)
+            ]
+        )
+        once = (new_count - count) == 1
+        return dict(zip(norms, torch.where(once[:, None], found.float(), math.nan), strict=True))
 
-    def _dead(self, name: str, silent: Tensor) -> Tensor:
-        before = self._silent.setdefault(name, deque(maxlen=DEAD_LOOKS))
-        before.append(silent)
-        if len(before) < DEAD_LOOKS:
-            return silent.new_zeros((), dtype=torch.float32)
-        return torch.stack(tuple(before)).all(0).float().mean()
+    def _silence(self, layers: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
+        """For each layer the numbers of dead outputs and of zeros in the gradient, and out of how many."""
+        if not layers:
+            return {}, {}
+        silent, zeros = zip(*[_silent_rows(layer) for layer in layers.values()], strict=True)
+        rows = {
+            name: (each.numel(), layer.weight.numel())
+            for (name, layer), each in zip(layers.items(), silent, strict=True)
+        }
+        if rows != self._silent_of:
+            self._silent.clear()
+            self._silent_of = rows
+        self._silent.append(torch.cat(silent))
+        dead = torch.zeros(len(rows), device=silent[0].device)
+        if len(self._silent) == DEAD_LOOKS:
+            always = torch.stack(tuple(self._silent)).all(0).float()
+            dead = torch.stack([each.sum() for each in always.split([each for each, _ in rows.values()])])
+        return dict(zip(layers, torch.stack([dead, torch.stack(zeros).float()], 1), strict=True)), rows
 
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -240,15 +263,25 @@ def largest_rate(optimizer: Optimizer) -> float:
     return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
 
 
-def _silent_rows(layer: nn.Module) -> Tensor:
-    """Which outputs have a gradient of exactly 0, in all of their weights and in their bias."""
-    kind = layer_type(layer)
-    weight, bias = _torch.parameters_of(layer)["weight"], _torch.parameters_of(layer).get("bias")
-    assert kind is not None and weight is not None and weight.grad is not None
-    silent: Tensor = torch.linalg.vector_norm(kind.view(layer, weight.grad), ord=math.inf, dim=(2, 3)).flatten() == 0
+def _running(norm: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return norm.running_mean, norm.running_var, norm.num_batches_tracked
+
+
+def _spread_out(numbers: list[list[float]], sizes: list[int], like: Tensor) -> Tensor:
+    """Numbers of each layer, repeated for each of its channels; a row for each number."""
+    repeated = torch.tensor(numbers).repeat_interleave(torch.tensor(sizes), 0)
+    return repeated.T.to(like.device, like.dtype, non_blocking=True)
+
+
+def _silent_rows(layer: Any) -> tuple[Tensor, Tensor]:
+    """Which outputs have a gradient of exactly 0, for their weights and bias; the number of zeros of the weight's."""
+    kind, bias = layer_type(layer), _torch.parameters_of(layer).get("bias")
+    assert kind is not None
+    zero = layer.weight.grad == 0
+    silent = kind.view(layer, zero).flatten(2).all(2).flatten()
     if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
         silent = silent & (bias.grad.flatten() == 0)
-    return silent
+    return silent, zero.sum()
 
 
 def _input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
@@ -274,6 +307,11 @@ def _spread(x: Tensor) -> Tensor:
     if len(x) < 2:
         return torch.full((), math.nan, device=x.device)
     return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
+
+
+def _norms_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The norm of each tensor, by name."""
+    return dict(zip(tensors, _torch.norms([tensor.detach() for tensor in tensors.values()]), strict=True))
 
 
 def _norm(x: Tensor) -> Tensor:
