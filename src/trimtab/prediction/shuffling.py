@@ -25,7 +25,8 @@ INITIALIZATIONS: dict[str, Callable[[Fans], float]] = {
     "0.02": lambda fans: 0.02**2,
 }
 """The variances of weights by fan-in and fan-out in usual initializations."""
-SHUFFLES, FAR_OUT, NOTICEABLE = 8, 6.0, 0.03  # to see structure: how many, deviations, and share of the value
+SHUFFLES, FAR_OUT, NOTICEABLE = (24, 8), 5.0, 0.03  # to see structure: how many, deviations, and share of the value
+LARGE = 100_000  # entries, for which fewer shuffles are enough: they hardly differ, and the share decides
 BLOCKS = 25.0  # what is χ² of one to three degrees of freedom for a vector in random order; 2e-5 are larger
 CHANCE = 4.0  # standard errors by which a variance may differ from that of its initialization
 EVIDENT = 0.1  # the largest standard error, as a share, of a variance that shows how a model was initialized
@@ -159,7 +160,7 @@ def _has_structure(weight: Tensor, noise: torch.Generator) -> bool:
         return math.log(float((matrix @ matrix.T).double().square().sum()))
 
     rows = rows / size
-    orders = [torch.randperm(rows.numel(), generator=noise).to(rows.device) for _ in range(SHUFFLES)]
-    others = [fourth_powers(rows.flatten()[order].view(rows.shape)) for order in orders]
+    orders = (torch.randperm(rows.numel(), generator=noise) for _ in range(SHUFFLES[rows.numel() > LARGE]))
+    others = [fourth_powers(rows.flatten()[order.to(rows.device)].view(rows.shape)) for order in orders]
     distance = abs(fourth_powers(rows) - fmean(others))
     return distance > max(FAR_OUT * stdev(others), NOTICEABLE)
