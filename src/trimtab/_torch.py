@@ -228,7 +228,8 @@ def gradients(
     found = torch.autograd.grad(
         outputs, inputs, along, retain_graph=retain_graph, create_graph=create_graph, materialize_grads=True
     )
-    return list(found) if create_graph else [gradient.detach() for gradient in found]
+    dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found]  # nn.Embedding(sparse=True)
+    return dense if create_graph else [gradient.detach() for gradient in dense]
 
 
 # ---- Many tensors at once: one launch on a GPU for all of them

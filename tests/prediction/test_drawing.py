@@ -209,7 +209,7 @@ def spectral(model: nn.Sequential) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (orthogonal, "0.weight, 2.weight are not in random order"),
+        (orthogonal, "0.weight, 2.weight, 4.weight are not in random order"),
         (spectral, "computed with buffers"),
         (lambda model: None, None),
     ],

@@ -170,7 +170,7 @@ def test_inputs_that_batches_leave_over_are_not_extrapolated_to() -> None:
 
 def test_fewer_samples_are_measured_than_would_take_too_long_and_that_is_said() -> None:
     model, x = network(0, width=50), data(0, 64)
-    found = measure_lambda_max(model, x, memory=3 * 16 * 64 * 50)
+    found = measure_lambda_max(model, x, memory=2 * 16 * 64 * 50)
     assert found.samples < 64 and found.batch_size < found.samples
     assert f"Measured on {found.samples} of 64 inputs" in found.note and "GiB" in found.note
     hurried = measure_lambda_max(model, x, batch_size=8, seconds=1e-9)

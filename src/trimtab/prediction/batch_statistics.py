@@ -31,7 +31,7 @@ def mixes_samples(model: nn.Module, inputs: Tensor) -> bool:
     x = inputs[:_FEW].detach().clone().requires_grad_()
 
     def reached() -> bool:
-        first = isolated.model(x)[0].sum()
+        first = isolated.model(x.clone())[0].sum()
         (slope,) = torch.autograd.grad(first, x, allow_unused=True)
         if slope is None:
             return False

@@ -169,7 +169,7 @@ def _unlike(model: nn.Module, shuffle: Shuffle) -> Iterator[str]:
     if shuffle.structured:
         names = ", ".join(shuffle.structured[:3]) + (" and others" if len(shuffle.structured) > 3 else "")
         yield (
-            f"The weights of {names} are not in random order, as after training or orthogonal initialization, while "
+            f"The numbers of {names} are not in random order, as after training or orthogonal initialization, while "
             "those of drawn networks are: measure it."
         )
     if shuffle.chance > FEW_WEIGHTS:

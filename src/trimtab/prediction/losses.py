@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trimtab.probes.result import CannotMeasure
 from trimtab.probes.spectrum.operators import categorical_hessian, criterion_hessian, gaussian_hessian
 
 Loss = Literal["squared", "cross_entropy"] | Callable[[Tensor, Any], Tensor]
@@ -54,10 +55,10 @@ def hessian_product(loss: Loss, outputs: Tensor, targets: Any) -> Callable[[Tens
     try:
         product = criterion_hessian(outputs, loss, targets)
         is_sum = _is_a_sum(loss, outputs.detach(), targets)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, CannotMeasure):
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        first = str(error).partition("\n")[0].replace("criterion", "it")
+    except Exception as error:  # of any kind, since it is the user's own code that raises it
+        first = str(error).partition("\n")[0].replace("criterion", "it") or type(error).__name__
         given = f"outputs {_about(outputs)} and targets {_about(targets)}"
         raise ValueError(f"loss must return one number, with a derivative, of {given}: {first}") from error
     if is_sum:

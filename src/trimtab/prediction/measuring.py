@@ -107,7 +107,7 @@ class BatchedGaussNewton:
         def work() -> tuple[Ritz, list[float]]:
             ritz, parts = self._largest(MAX_PRODUCTS, fine)
             added = parts(ritz.basis.combined(ritz.vectors[:, -1]))
-            return ritz, torch.cat([each.double().flatten(1).sum(1) for each in added]).tolist()
+            return ritz, torch.cat([each.double().reshape(len(each), -1).sum(1) for each in added]).tolist()
 
         return self.isolated.run(work, self.derivative.leaves)
 
@@ -196,6 +196,9 @@ def _selected(values: Tensor, loss: Loss, outputs: Outputs) -> Tensor:
     Raises:
         ValueError: If the loss says nothing about so few.
     """
+    if callable(loss):  # which takes them as they are
+        return values
+    values = values.unsqueeze(1) if values.ndim == 1 else values
     if loss == "cross_entropy" and values.shape[1] < 2:
         raise ValueError("loss='cross_entropy' is constant for a model with one output; give a loss of your own.")
     return values.flatten(1)[:, :1] if outputs == "one" else values
@@ -292,9 +295,18 @@ def _check_data(inputs: Any, targets: Any, loss: Loss, batch_size: Any) -> None:
         raise ValueError("inputs must be finite; there is an infinity or a NaN among them.")
     if targets is None and callable(loss):
         raise ValueError("targets must be given: your loss is a function of outputs and targets.")
-    if targets is not None and (not isinstance(targets, Tensor) or len(targets) != len(inputs)):
-        raise ValueError(f"targets must be a tensor of {len(inputs)}, one for each input.")
+    check_targets(targets, len(inputs))
     check_batch_size(batch_size)
+
+
+def check_targets(targets: Any, samples: int) -> None:
+    """Refuse targets that are not one for each input.
+
+    Raises:
+        ValueError: If they are neither None nor that.
+    """
+    if targets is not None and (not isinstance(targets, Tensor) or not targets.ndim or len(targets) != samples):
+        raise ValueError(f"targets must be a tensor of {samples}, one for each input.")
 
 
 def check_batch_size(batch_size: Any) -> None:

@@ -14,8 +14,10 @@ from trimtab.prediction.measuring import (
     TRIED,
     Measurement,
     check_batch_size,
+    check_targets,
     measure_lambda_max,
 )
+from trimtab.prediction.products import check_outputs, outputs_of
 from trimtab.prediction.result import Prediction
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.result import CannotMeasure
@@ -77,7 +79,7 @@ def predict(
     check_loss(loss, outputs)
     shape = _check_shapes(model, input_shape, inputs, samples)
     check_batch_size(batch_size)
-    if measure not in (None, True, False):
+    if measure is not None and not isinstance(measure, bool):
         raise ValueError(f"measure must be True, False or None, not {measure!r}.")
     word = "batch" if statistics is None else canonical_statistics(statistics)
     max_learning_rate(1.0, momentum)  # refuse it before anything is done
@@ -87,8 +89,11 @@ def predict(
         raise ValueError(f"{what} can only be measured: give inputs, and leave measure out.")
     if targets is not None and inputs is None:
         raise ValueError("targets must come with inputs.")
+    if inputs is not None:
+        check_targets(targets, len(inputs))
     if torch.is_inference_mode_enabled():
         raise ValueError("predict needs derivatives, which torch.inference_mode does not have; call it outside.")
+    is_random = _check_forward(model, shape, inputs)
     by_hand = mixes_samples(model, _noise(model, shape, 4) if inputs is None else inputs)
     if by_hand and word == "frozen":
         raise ValueError(
@@ -98,8 +103,6 @@ def predict(
     batch_norm = by_hand or has_batch_statistics(model)
     if word == "batch" and batch_norm and (batch_size == 1 or (samples == 1 and not measuring)):
         raise ValueError("batch_size and samples must be 2 or larger: one sample alone has no variance for BatchNorm.")
-    if inputs is not None:
-        _check_forward(model, inputs)
     notes: list[str] = []
     measurement = None
     if measuring:
@@ -111,6 +114,8 @@ def predict(
             model, data, targets, loss=loss, outputs=outputs, statistics=word, batch_size=batch_size
         )
         notes += [measurement.note] if measurement.note else []
+        if is_random:
+            notes.append("The model draws random numbers, as functional dropout does: measured with one draw of them.")
         if not measurement.converged:
             notes.append("Lanczos' method had not come within 2 % of an eigenvalue when it ended.")
     elif inputs is None:
@@ -205,6 +210,8 @@ def _check_shapes(model: Any, input_shape: Any, inputs: Any, samples: Any) -> tu
         found = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ValueError(f"inputs must be two samples or more of the shape {shape}, not {found}.")
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if inputs is not None and inputs.layout is not torch.strided:
+        raise ValueError(f"inputs must be a dense tensor, not one of {inputs.layout}.")
     if inputs is not None and like is not None:
         other_type = inputs.is_floating_point() and inputs.dtype is not like.dtype
         if other_type or inputs.device != like.device:
@@ -224,18 +231,30 @@ def _noise(model: nn.Module, shape: Sequence[int], count: int) -> Tensor:
     return noise if like is None else noise.to(like)
 
 
-def _check_forward(model: nn.Module, inputs: Tensor) -> None:
-    """Refuse inputs that the model does not take.
+def _check_forward(model: nn.Module, shape: tuple[int, ...], inputs: Tensor | None) -> bool:
+    """Refuse inputs that the model does not take, and outputs that have no derivative by sample.
+
+    It returns whether the model draws random numbers.
 
     Raises:
-        ValueError: If its forward fails.
+        ValueError: If its forward fails, or does not return one tensor with a row for each sample.
     """
     isolated = IsolatedModel(model, dropout=False)
-    try:  # as many as are tried later: kernels are made anew for each number
-        isolated.run(lambda: isolated.model(inputs[:TRIED]))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        first = str(error).partition("\n")[0]
-        raise ValueError(f"inputs: the model does not take {tuple(inputs.shape)}, {inputs.dtype}: {first}") from error
+    # as many as are tried later: kernels are made anew for each number
+    some = _noise(model, shape, TRIED) if inputs is None else inputs[:TRIED]
+    if some.is_complex() or any(p.is_complex() for p in model.parameters()):
+        raise ValueError("model and inputs must have real numbers, not complex ones.")
+    try:
+        values, is_random = outputs_of(isolated, some)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of any kind, since it is the model's own code that raises it
+        first = str(error).partition("\n")[0] or type(error).__name__
+        about = f"{tuple(some.shape if inputs is None else inputs.shape)}, {some.dtype}"
+        name = "input_shape" if inputs is None else "inputs"
+        raise ValueError(f"{name}: the model does not take {about}: {first}") from error
+    check_outputs(values, len(some))
+    return is_random
 
 
 def _mean_field(

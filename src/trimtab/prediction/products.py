@@ -91,7 +91,8 @@ class OutputDerivative:
     def _by_forward_mode(self, v: Sequence[Tensor]) -> list[Tensor]:
         def tangent(index: int) -> Tensor:
             values, found = forward_mode.unpack_dual(self._model_output(index))
-            return torch.zeros_like(values) if found is None else found  # None: no parameter moves the outputs
+            # None: no parameter moves the outputs. Within torch.enable_grad a tangent has a graph of its own.
+            return torch.zeros_like(values) if found is None else found.detach()
 
         with torch.no_grad(), forward_mode.dual_level():
             point = {
@@ -125,21 +126,48 @@ class OutputDerivative:
 
     def _model_output(self, index: int) -> Tensor:
         x, _ = self.batches[index]
-        values = self.isolated.model(x)
-        if not isinstance(values, Tensor) or not values.ndim or len(values) != len(x):
-            raise ValueError("The model must return one tensor with a row for each sample.")
-        return self._select(values.unsqueeze(1) if values.ndim == 1 else values)
+        values = self.isolated.model(x.clone())  # which the model may change in place
+        check_outputs(values, len(x))
+        return self._select(values)
+
+
+def check_outputs(values: Any, samples: int) -> None:
+    """Refuse what a model returns if it is nothing that can be differentiated by sample.
+
+    Raises:
+        ValueError: If it is not one tensor of real numbers, with a row for each sample.
+    """
+    if not isinstance(values, Tensor) or not values.ndim or len(values) != samples or not values.numel():
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"The model must return one tensor with a row for each sample, not {found}.")
+    if values.is_complex():
+        raise ValueError("The model must return real numbers, not complex ones.")
 
 
 def operations(isolated: IsolatedModel, inputs: Tensor) -> tuple[int, bool]:
     """The floating-point operations of a forward in products and convolutions, and whether it draws random numbers."""
     counter = FlopCounterMode(display=False)
 
-    def count() -> bool:
-        before = torch.get_rng_state()
-        with torch.no_grad(), counter:
-            isolated.model(inputs)
-        return not torch.equal(torch.get_rng_state(), before)
+    try:
+        with counter:
+            _, is_random = outputs_of(isolated, inputs)
+        return counter.get_total_flops(), is_random
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # of a model that takes derivatives itself, which the counter cannot follow
+        _, is_random = outputs_of(isolated, inputs)
+        return 2 * len(inputs) * sum(values.numel() for values in isolated.parameters.values()), is_random
 
-    is_random = isolated.run(count)
-    return counter.get_total_flops(), is_random
+
+def outputs_of(isolated: IsolatedModel, inputs: Tensor) -> tuple[Any, bool]:
+    """What the model returns, and whether it draws random numbers for that."""
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else [])]
+
+    def work() -> tuple[Any, bool]:
+        before = states()
+        values = isolated.model(inputs.clone())  # which it may change in place
+        return values, not all(map(torch.equal, before, states()))
+
+    return isolated.run(work)

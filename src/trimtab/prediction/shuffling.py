@@ -25,7 +25,9 @@ INITIALIZATIONS: dict[str, Callable[[Fans], float]] = {
     "0.02": lambda fans: 0.02**2,
 }
 """The variances of weights by fan-in and fan-out in usual initializations."""
-SHUFFLES, FAR_OUT, NOTICEABLE = 8, 6.0, 0.03  # to see structure: how many, deviations, and share of the value
+SHUFFLES, FAR_OUT, NOTICEABLE = (24, 8), 5.0, 0.03  # to see structure: how many, deviations, and share of the value
+LARGE = 100_000  # entries, for which fewer shuffles are enough: they hardly differ, and the share decides
+BLOCKS = 25.0  # what is χ² of one to three degrees of freedom for a vector in random order; 2e-5 are larger
 CHANCE = 4.0  # standard errors by which a variance may differ from that of its initialization
 EVIDENT = 0.1  # the largest standard error, as a share, of a variance that shows how a model was initialized
 
@@ -37,7 +39,8 @@ class Shuffle:
         parameters: The model's, by name.
 
     Attributes:
-        structured: The names of weights that are not in random order, as after orthogonal initialization or training.
+        structured: The names of parameters that are not in random order, as after orthogonal initialization or
+            training, or biases of gates.
         chance: By how much of itself the product of the variances of weights can be off by chance, where no
             initialization tells them.
     """
@@ -52,7 +55,7 @@ class Shuffle:
         unknown = [name for name in weights if scales[name] is None and not self._moments[name].significant]
         self.chance = math.sqrt(sum(self._moments[name].error ** 2 for name in unknown))
         noise = torch.Generator().manual_seed(0)
-        self.structured = [name for name, values in weights.items() if _has_structure(values, noise)]
+        self.structured = [name for name, values in parameters.items() if _has_structure(values, noise)]
 
     def __call__(self, noise: torch.Generator) -> Point:
         """The parameters of one network."""
@@ -127,12 +130,27 @@ def _fans(weight: Tensor) -> Fans:
     return weight.shape[1] * sites, weight.shape[0] * sites
 
 
+def _has_blocks(values: Tensor) -> bool:
+    """Whether halves, thirds or quarters of a vector have other means, as biases of gates."""
+    exact = values.double()
+    variance = float(exact.var(correction=0)) if len(exact) else 0.0
+    return variance > 0 and any(
+        len(exact) // count * float(exact.view(count, -1).mean(1).var(correction=0)) * count > BLOCKS * variance
+        for count in (2, 3, 4)
+        if len(exact) % count == 0
+    )
+
+
 def _has_structure(weight: Tensor, noise: torch.Generator) -> bool:
-    """Whether the sum of the fourth powers of a weight's singular values is not that of its numbers in random order."""
-    rows = weight.detach().flatten(1)
+    """Whether the sum of the fourth powers of a weight's singular values is not that of its numbers in random order.
+
+    Of vectors, whether they have blocks.
+    """
+    squeezed = weight.detach().squeeze()  # an embedding of positions begins with a dimension of one
+    if squeezed.ndim < 2:
+        return _has_blocks(squeezed.flatten())
+    rows = squeezed.flatten(1)
     rows = rows if rows.shape[0] <= rows.shape[1] else rows.T
-    if rows.shape[0] < 2:
-        return False
     rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
     size = float(rows.abs().max())
     if not size > 0:
@@ -142,7 +160,7 @@ def _has_structure(weight: Tensor, noise: torch.Generator) -> bool:
         return math.log(float((matrix @ matrix.T).double().square().sum()))
 
     rows = rows / size
-    orders = [torch.randperm(rows.numel(), generator=noise).to(rows.device) for _ in range(SHUFFLES)]
-    others = [fourth_powers(rows.flatten()[order].view(rows.shape)) for order in orders]
+    orders = (torch.randperm(rows.numel(), generator=noise) for _ in range(SHUFFLES[rows.numel() > LARGE]))
+    others = [fourth_powers(rows.flatten()[order.to(rows.device)].view(rows.shape)) for order in orders]
     distance = abs(fourth_powers(rows) - fmean(others))
     return distance > max(FAR_OUT * stdev(others), NOTICEABLE)

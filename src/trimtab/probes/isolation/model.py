@@ -126,6 +126,8 @@ class IsolatedModel:
         if self.statistics == "running" or not self.model.training:
             self.model.train(self.statistics != "running")
         for name, module in self.model.named_modules():
+            if not self.dropout and isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):
+                module.dropout = 0.0  # an attribute, which is restored with the others
             if not self.dropout and isinstance(module, _torch.DROPOUTS):
                 module.eval()
             elif self.statistics == "frozen":

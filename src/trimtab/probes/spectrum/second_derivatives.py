@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from trimtab.probes.result import CannotMeasure
 
 # What torch's errors say of an operation without a second derivative.
-_NO_SECOND = ("derivative for", "differentiate twice")
+_NO_SECOND = ("derivative for", "differentiate twice", "incompatible with .grad()")  # the last: of checkpointing
 
 
 @contextmanager

@@ -61,12 +61,13 @@ class ArithmeticReader(ModuleReader):
 
     def _call(self, node: fx.Node, x: Value) -> Callable[[Tensor], Tensor]:
         """The function that a node applies to each entry of x."""
+        mine_now = [a for a in (*node.args, *node.kwargs.values()) if self._source(a) is x]  # before it is overwritten
 
         def call(entries: Tensor) -> Tensor:
             mine = entries.clone()  # it may work in place
 
             def resolved(argument: Any) -> Any:
-                if self._source(argument) is x:
+                if any(argument is each for each in mine_now):
                     return mine
                 value = self._constant(argument)
                 return value.detach().cpu().double().reshape(()) if isinstance(value, Tensor) else value
