@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
+from trimtab.doctor.measures import input_numbers, norm_of, root_mean_square, spread_of, unlike_sizes
 from trimtab.doctor.record import InputLook, LayerLook, Look, NormLook
 
 DEAD_LOOKS = 4
@@ -37,6 +38,7 @@ class Taken:
         gradients: The norm of each parameter's gradient.
         layers: For each layer the norm of its weight, the share of dead outputs and that of zeros in the gradient.
         rows: How many outputs each layer has.
+        rates: The learning rate of each layer's weight.
         seen: What the hooks have seen: for each layer the root mean squares of input and output.
         inputs: What they have seen of the network's inputs.
         norms: For each layer with running statistics, shift and ratio.
@@ -50,6 +52,7 @@ class Taken:
     gradients: dict[str, Tensor]
     layers: dict[str, Tensor]
     rows: dict[str, int]
+    rates: dict[str, float]
     seen: dict[str, Tensor]
     inputs: dict[str, Tensor]
     norms: dict[str, Tensor]
@@ -110,16 +113,23 @@ class Watch:
             weight: Any = layer.weight
             if weight.grad is not None and not weight.grad.is_sparse:
                 silent = _silent_rows(layer)
-                numbers = _norm(weight), self._dead(name, silent), 1 - torch.count_nonzero(weight.grad) / weight.numel()
+                numbers = (
+                    norm_of(weight),
+                    self._dead(name, silent),
+                    1 - torch.count_nonzero(weight.grad) / weight.numel(),
+                )
                 layers[name] = torch.stack([number.float() for number in numbers])
                 rows[name] = silent.numel()
         taken = Taken(
             step=step,
             lr=largest_rate(self._optimizer),
             before={name: p.detach().clone() for name, p in mine.items()},
-            gradients={name: _norm(p.grad) for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse},
+            gradients={
+                name: norm_of(p.grad) for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse
+            },
             layers=layers,
             rows=rows,
+            rates=self._rates(),
             seen=dict(self._seen),
             inputs=dict(self._inputs),
             norms=self._norms(),
@@ -134,13 +144,13 @@ class Watch:
         """The look, and the step that was taken since: where it has led less where it began."""
         now = dict(self._model.named_parameters())
         moved = {name: now[name].detach() - value for name, value in taken.before.items() if name in now}
-        updates = {name: _norm(value) for name, value in moved.items()}
+        updates = {name: norm_of(value) for name, value in moved.items()}
         gradients, layers = _numbers(taken.gradients), _numbers(taken.layers)
         steps, seen = _numbers(updates), _numbers(taken.seen)
         looks = []
         for name, (weight, dead, zeros) in layers.items():
             own = f"{name}.weight" if name else "weight"
-            rms = seen.get(name, [math.nan] * 4)
+            rms = seen.get(name, [math.nan] * 5)
             looks.append(
                 LayerLook(
                     layer=name,
@@ -154,6 +164,8 @@ class Watch:
                     output_rms=rms[1],
                     input_spread=rms[2],
                     output_spread=rms[3],
+                    columns=rms[4],
+                    lr=taken.rates.get(name, math.nan),
                 )
             )
         look = Look(
@@ -181,9 +193,12 @@ class Watch:
             return
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
-            self._seen[name] = torch.stack([_rms(x), _rms(output), _spread(x), _spread(output)])
+            unlike = unlike_sizes(layer, x) if x.requires_grad else torch.full((), math.nan, device=x.device)
+            self._seen[name] = torch.stack(
+                [root_mean_square(x), root_mean_square(output), spread_of(x), spread_of(output), unlike]
+            )
             if not x.requires_grad:
-                self._inputs[name] = _input_numbers(layer, x)
+                self._inputs[name] = input_numbers(layer, x)
 
     def _count(self, name: str, norm: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
@@ -207,6 +222,11 @@ class Watch:
             ratio = (batch_variance / (variance + norm.eps)).median()
             found[name] = torch.where(once, torch.stack([shift, ratio]).float(), math.nan)
         return found
+
+    def _rates(self) -> dict[str, float]:
+        rates = {id(p): float(g.get("lr", 0.0)) for g in self._optimizer.param_groups for p in g["params"]}
+        layers = weighted_layers(self._model).items()
+        return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
 
     def _dead(self, name: str, silent: Tensor) -> Tensor:
         before = self._silent.setdefault(name, deque(maxlen=DEAD_LOOKS))
@@ -249,37 +269,6 @@ def _silent_rows(layer: nn.Module) -> Tensor:
     if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
         silent = silent & (bias.grad.flatten() == 0)
     return silent
-
-
-def _input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
-    """The numbers of an `InputLook`."""
-    wide = x.detach().float()
-    channel = 1 if wide.ndim > 2 and not isinstance(layer, nn.Linear) else wide.ndim - 1
-    others = [dim for dim in range(wide.ndim) if dim != channel]
-    variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
-    deviation = variance.sqrt()
-    varying = torch.where(deviation > 0, deviation, math.nan)
-    ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
-    offset = mean.square().mean().sqrt() / variance.mean().sqrt()
-    return torch.stack([_rms(wide), offset, ends[0], ends[1]])
-
-
-def _rms(x: Tensor) -> Tensor:
-    return _norm(x) / math.sqrt(max(x.numel(), 1))
-
-
-def _spread(x: Tensor) -> Tensor:
-    """The root of the mean variance over samples; NaN for a single one."""
-    x = x.detach()
-    if len(x) < 2:
-        return torch.full((), math.nan, device=x.device)
-    return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
-
-
-def _norm(x: Tensor) -> Tensor:
-    x = x.detach()
-    norm: Tensor = torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x)
-    return norm.float()
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
