@@ -110,7 +110,9 @@ def learning_rate_too_low(record: Record) -> Finding | None:
 
 
 def _same_samples(trials: Sequence[Trial]) -> bool:
-    return all(abs(trial.other - trial.loss) <= SAME * abs(trial.loss) for trial in trials)
+    pairs = [(trial.loss, trial.other) for trial in trials]
+    pairs += [(trial.after, trial.others[trial.multiples.index(1.0)]) for trial in trials]
+    return all(abs(own - other) <= SAME * abs(own) for own, other in pairs)
 
 
 def _barely_moves(record: Record, better: bool) -> bool:
