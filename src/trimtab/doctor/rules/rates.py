@@ -12,6 +12,10 @@ from trimtab.doctor.trend import Trend, trend
 LINEAR = 0.94
 """A step whose loss decreases by this share of what the gradient promises is short: digits, six networks, SGD, momentum
 and Adam: 0.94 to 1.00 at a tenth to a thirtieth of the best rate, 0.1 to 0.91 at the best rate and at a third of it."""
+VERY_LINEAR = 0.98
+"""On hard data, of which little is learned yet, steps at good rates do up to 0.98 as well, and 2 times the step is often
+best by chance: then only this much is short."""
+MUCH_LONGER = 8.0
 LONGER = 2.0
 """So many times the step must at least be better on another batch. Where the loss has sharp directions (GroupNorm's
 start) a single longer step gains less than many would: a larger threshold misses rates that are too low by 30."""
@@ -36,7 +40,7 @@ Under BatchNorm the length of weights means nothing, and long first steps do no 
 SAME = 1e-5
 """Two losses that differ by less, as shares, are of the same samples: all are in each batch, and there is no other one
 to judge a longer step by. Along a narrow valley each single one would gain, and many would not."""
-HIGH = 0.5
+HIGH = 0.8
 """Of such a training only a loss above this share of its beginning is slow."""
 FEWEST = 3
 """Trials before a rate is judged by them: one or two differ by chance."""
@@ -83,11 +87,11 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         return None
     linear, best = middle_of(trial.linearity for trial in trials), best_multiple(trials)
     gains = gain_curve(trials)
-    if not (linear >= LINEAR and best >= LONGER) or (
+    if not (linear >= LINEAR and best >= MUCH_LONGER or linear >= VERY_LINEAR and best >= LONGER) or (
         not seen.falls and not _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
     ):
         return None
-    if _same_samples(trials) and seen.recent < HIGH * seen.start:
+    if (_same_samples(trials) and seen.recent < HIGH * seen.start) or (not seen.falls and linear < VERY_LINEAR):
         return None
     index = trials[0].multiples.index(best)
     return Finding(

@@ -100,10 +100,18 @@ def ill_conditioned_layer(record: Record) -> Finding | None:
         f"others; the loss is {seen.recent:.3g}.",
         advice="Attach a trimtab.BNP to the optimizer, put a normalization before the layer, or bring its inputs to "
         "the same size.",
-        cure=Cure(setting="bnp", sentence="attach a trimtab.BNP to the optimizer"),
+        cure=_preconditioned(record),
         certainty=0.6,
         severity=0.6,
     )
+
+
+def _preconditioned(record: Record) -> Cure:
+    """A step of BNP is shorter than the plain one at the same rate, but with optimizers that scale it themselves."""
+    words = "attach a trimtab.BNP to the optimizer"
+    if record.facts.optimizer != "SGD":
+        return Cure(setting="bnp", sentence=words)
+    return Cure(setting="bnp", factor=3.0, sentence=f"{words}, and multiply the learning rate by 3")
 
 
 def step_out_of_proportion(record: Record) -> Finding | None:
