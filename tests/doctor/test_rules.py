@@ -6,46 +6,19 @@ from typing import Any
 
 import pytest
 
-from trimtab.doctor.record import Facts, InputLook, LayerLook, Look, NormLook, Problem, Record, Trial
-from trimtab.doctor.rules import CAUSES, batches, judge, notes, rates, settings, signals, starts
-from trimtab.doctor.trying import MULTIPLES
-
-FALLING = [2.3 * 0.997**step for step in range(400)]
-FLAT = [2.3] * 400
-FALLEN = [2.3 * max(0.98**step, 1e-3) for step in range(400)]
-
-
-def trial(step: int, **changes: Any) -> Trial:
-    """A step of which twice as much would be best."""
-    usual: dict[str, Any] = {
-        "lr": 0.1, "loss": 1.0, "after": 0.903, "promised": 0.1, "multiples": MULTIPLES, "other": 1.0,
-        "others": (0.999, 0.99, 0.97, 0.95, 0.93, 1.2, 9.0),
-    }  # fmt: skip
-    return Trial(step=step, **{**usual, **changes})
-
-
-def layer(**changes: Any) -> LayerLook:
-    usual: dict[str, Any] = {"layer": "0", "weight": 1.0, "gradient": 0.1, "update": 0.01, "rows": 16}
-    return LayerLook(**{**usual, **changes})
-
-
-def look(step: int, *layers: LayerLook, **changes: Any) -> Look:
-    return Look(**{"step": step, "lr": 0.1, "gradient": 0.1, "layers": layers or (layer(),), **changes})
-
-
-def record(losses: list[float], trials: Any = (), looks: Any = (), **facts: Any) -> Record:
-    known = Facts(**{"batch_size": 32, "optimizer": "SGD", **facts})
-    return Record(losses=list(losses), trials=list(trials), looks=list(looks), facts=known, level="standard")
-
-
-STEPS = (16, 64, 128, 192)
+from tests.doctor.records import EIGHT, FALLEN, FALLING, FLAT, NEARLY_DONE, STEPS, layer, look, looks_of, record, trial
+from trimtab.doctor.record import InputLook, NormLook, Problem, Record
+from trimtab.doctor.rules import CAUSES, batches, judge, notes, rates, settings
 
 
 @pytest.mark.parametrize(
     ("losses", "changes", "found"),
     [
         (FALLING, {}, True),
-        (FALLING, {"after": 0.907}, False),  # 93 % of what was promised
+        (FALLING, {"after": 0.903}, False),  # 97 % of what was promised, and twice the step is best
+        (FALLING, {"after": 0.905, "others": EIGHT}, True),  # 95 %, and eight times the step
+        (FALLING, {"after": 0.907, "others": EIGHT}, False),
+        (FLAT, {"after": 0.905, "others": EIGHT}, False),  # it does not fall
         (FALLING, {"others": (0.999, 0.99, 0.97, 0.95, 0.96, 1.2, 9.0)}, False),  # the step itself is best
         (FALLEN, {}, False),  # little is left
         (FLAT, {}, True),  # it barely moves, and would
@@ -119,7 +92,7 @@ def test_labels_not_learnable(last: float, found: bool) -> None:
     ("after", "losses", "found"),
     [
         (0.99, FLAT, True),  # 400 steps took 4.0 off their batches' losses, and validation gained 0.1
-        (0.9925, FLAT, False),  # 3 % of what they took came through
+        (0.996, FLAT, False),  # 6 % of what they took came through
         (0.9999, FLAT, False),  # nothing is fitted
         (0.99, [2.3, 2.3, 2.3, 5.0, *FLAT], False),  # it leapt
         (0.99, [2.3, math.nan], False),
@@ -150,129 +123,6 @@ def test_inputs_badly_scaled(changes: Any, losses: list[float], found: bool) -> 
     assert (settings.inputs_badly_scaled(record(losses, (), looks)) is not None) == found
 
 
-def test_dead_units_matter_where_the_loss_stands_still() -> None:
-    half, whole = [look(300, layer(dead=0.6))], [look(300, layer(dead=1.0))]
-    assert signals.dead_units(record(FLAT, (), half)) is not None
-    assert signals.dead_units(record(FALLING, (), half)) is None
-    assert signals.dead_units(record(FALLEN, (), half)) is None
-    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.4))])) is None
-    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.5, rows=2))])) is None  # one output unused
-    found = signals.dead_units(record(FLAT, (), whole))
-    assert found is not None and found.severity == 1.0
-    converged = [replace(whole[0], gradient=0.0)]
-    assert signals.dead_units(record(FLAT, (), converged)) is None
-
-
-def looks_of(
-    first: LayerLook, later: LayerLook, *others: LayerLook, steps: tuple[int, ...] = (0, *STEPS)
-) -> list[Look]:
-    return [look(step, later if step else first, *others) for step in steps]
-
-
-NEARLY_DONE = [2.3 * max(0.98**step, 0.015) for step in range(400)]
-LAST = layer(layer="4", zeros=0.1)
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "losses", "found"),
-    [
-        ({"zeros": 0.8}, {"dead": 0.8}, FALLING, True),
-        ({"zeros": 0.7}, {"dead": 0.72}, FALLING, True),
-        ({"zeros": 0.68}, {"dead": 0.68}, FALLING, False),
-        ({"zeros": 0.6}, {"dead": 0.8}, FALLING, False),  # they died on the way
-        ({"zeros": 0.8}, {"dead": 0.8}, NEARLY_DONE, False),  # no harm
-        ({"zeros": 0.8, "rows": 4}, {"dead": 0.8, "rows": 4}, FALLING, False),
-    ],
-)
-def test_units_that_were_never_alive(first: Any, later: Any, losses: list[float], found: bool) -> None:
-    of = record(losses, (), looks_of(layer(**first), layer(**later), LAST))
-    assert (signals.dead_units(of) is not None) == found
-
-
-def test_units_dead_from_the_start_are_not_the_learning_rate_s_doing() -> None:
-    leapt = [2.3, 2.3, 2.3, 5.0, *FALLING]
-    since = record(leapt, (), looks_of(layer(zeros=0.1), layer(dead=0.8), LAST))
-    assert rates.learning_rate_too_high(since) is not None
-    ever = record(leapt, (), looks_of(layer(zeros=0.8), layer(dead=0.8), LAST))
-    assert rates.learning_rate_too_high(ever) is None
-    assert [finding.name for finding in judge(ever).findings] == ["dead-units"]
-
-
-@pytest.mark.parametrize(
-    ("columns", "losses", "found"),
-    [
-        ((11.0, 12.0), FALLING, True),
-        ((9.0, 12.0), FALLING, False),
-        ((11.0, 9.0), FALLING, False),
-        ((11.0, math.nan), FALLING, True),
-        ((11.0, 12.0), [2.3] * 3 + [0.01] * 400, False),
-    ],
-)
-def test_ill_conditioned_layer(columns: tuple[float, float], losses: list[float], found: bool) -> None:
-    first, later = (layer(columns=value) for value in columns)
-    finding = signals.ill_conditioned_layer(record(losses, (), looks_of(first, later, LAST)))
-    assert (finding is not None) == found
-    assert finding is None or finding.cure.setting == "bnp"
-
-
-SPREADS = {"input_spread": 1.0, "output_spread": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("spread", "update", "losses", "found"),
-    [
-        (7.0, 0.003, FALLING, True),
-        (5.0, 0.003, FALLING, False),
-        (7.0, 0.004, FALLING, False),  # it moves 0.4 times as far as others
-        (7.0, 0.003, NEARLY_DONE, False),
-    ],
-)
-def test_a_large_layer_that_a_norm_makes_up_for(spread: float, update: float, losses: list[float], found: bool) -> None:
-    large = layer(input_spread=1.0, output_spread=spread, update=update)
-    others = [layer(layer=name, **SPREADS) for name in ("4", "7")]
-    finding = starts.exploding_layer(record(losses, (), looks_of(large, large, *others)))
-    assert (finding is not None) == found
-    assert finding is None or finding.cure.factor == pytest.approx(1 / spread)
-
-
-@pytest.mark.parametrize(
-    ("spread", "end", "first_update", "later_update", "found"),
-    [
-        (0.02, 0.01, 0.01, 0.01, True),  # nothing of it is left at the end
-        (0.04, 0.01, 0.01, 0.01, False),
-        (0.02, 0.03, 0.01, 0.01, False),  # there is a way around it
-        (0.02, 1.0, 1.1, 0.003, True),  # a norm makes up for it, and the first step throws it far
-        (0.02, 1.0, 0.9, 0.003, False),
-        (0.02, 1.0, 1.1, 0.004, False),  # it moves on
-        (0.0, 0.01, 0.01, 0.01, False),  # begun at 0 on purpose
-    ],
-)
-def test_a_layer_that_starts_too_small(
-    spread: float, end: float, first_update: float, later_update: float, found: bool
-) -> None:
-    first = layer(input_spread=1.0, output_spread=spread, update=first_update)
-    last = layer(layer="7", input_spread=end, output_spread=end)
-    looks = looks_of(first, replace(first, update=later_update), layer(layer="4", **SPREADS), last)
-    assert (starts.vanishing_layer(record(FALLING, (), looks)) is not None) == found
-    assert starts.vanishing_layer(record(NEARLY_DONE, (), looks)) is None
-
-
-@pytest.mark.parametrize(
-    ("rate", "update", "losses", "found"),
-    [
-        (1.0, 0.11, FALLING, True),
-        (0.9, 0.11, FALLING, False),  # 9 times the rate of the others
-        (1.0, 0.09, FALLING, False),  # 9 times as far
-        (1.0, 0.11, FALLEN, False),
-    ],
-)
-def test_a_layer_with_a_rate_of_its_own(rate: float, update: float, losses: list[float], found: bool) -> None:
-    own, others = layer(lr=rate, update=update), [layer(layer=name, lr=0.1) for name in ("4", "7")]
-    looks = looks_of(own, layer(lr=rate), *others, steps=(0, 4, 8, *STEPS))
-    looks[1:3] = looks_of(own, own, *others, steps=(4, 8))
-    assert (signals.step_out_of_proportion(record(losses, (), looks)) is not None) == found
-
-
 @pytest.mark.parametrize(
     ("update", "facts", "losses", "found"),
     [
@@ -288,7 +138,7 @@ def test_a_first_step_that_rewrites_the_weights(update: float, facts: Any, losse
 
 
 def test_all_samples_at_once_judge_no_longer_step() -> None:
-    same: dict[str, Any] = {"after": 0.903, "others": (0.999, 0.99, 0.97, 0.903, 0.9, 1.2, 9.0)}
+    same: dict[str, Any] = {"after": 0.901, "others": (0.999, 0.99, 0.97, 0.901, 0.9, 1.2, 9.0)}
     for losses, found in ((FALLING, False), ([2.3 * 0.9995**step for step in range(400)], True)):
         of = record(losses, [trial(step, **same) for step in STEPS], [look(16)])
         assert (rates.learning_rate_too_low(of) is not None) == found

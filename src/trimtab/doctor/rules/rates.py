@@ -13,12 +13,13 @@ LINEAR = 0.94
 """A step whose loss decreases by this share of what the gradient promises is short: digits, six networks, SGD, momentum
 and Adam: 0.94 to 1.00 at a tenth to a thirtieth of the best rate, 0.1 to 0.91 at the best rate and at a third of it."""
 VERY_LINEAR = 0.98
-"""On hard data, of which little is learned yet, steps at good rates do up to 0.98 as well, and 2 times the step is often
-best by chance: then only this much is short."""
-MUCH_LONGER = 8.0
+"""On hard data, of which little is learned yet, steps at good rates do up to 0.98 as well, and 2 times the step is
+best by chance: then only this much is short, also where the loss does not fall."""
 LONGER = 2.0
-"""So many times the step must at least be better on another batch. Where the loss has sharp directions (GroupNorm's
-start) a single longer step gains less than many would: a larger threshold misses rates that are too low by 30."""
+MUCH_LONGER = 8.0
+"""So many times the step must at least be better on another batch: the larger number where steps do less than that.
+Where the loss has sharp directions (GroupNorm's start) a single longer step gains less than many would: still larger
+thresholds miss rates that are too low by 30."""
 SLOW = 0.9
 """A loss above this share of what it was half the training ago goes down slowly or not at all."""
 SOME_GAIN = 3e-4
@@ -87,11 +88,10 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         return None
     linear, best = middle_of(trial.linearity for trial in trials), best_multiple(trials)
     gains = gain_curve(trials)
-    if not (linear >= LINEAR and best >= MUCH_LONGER or linear >= VERY_LINEAR and best >= LONGER) or (
-        not seen.falls and not _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
-    ):
-        return None
-    if (_same_samples(trials) and seen.recent < HIGH * seen.start) or (not seen.falls and linear < VERY_LINEAR):
+    moving = seen.falls or (
+        linear >= VERY_LINEAR and _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
+    )
+    if not _is_short(linear, best) or not moving or (_same_samples(trials) and seen.recent < HIGH * seen.start):
         return None
     index = trials[0].multiples.index(best)
     return Finding(
@@ -111,6 +111,11 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         certainty=0.9 if best >= 8 else 0.6,
         severity=0.6 if seen.recent > 0.5 * seen.start else 0.4,
     )
+
+
+def _is_short(linear: float, best: float) -> bool:
+    """Whether steps do so much of what is promised, and longer ones so much more, that a step is short."""
+    return (linear >= LINEAR and best >= MUCH_LONGER) or (linear >= VERY_LINEAR and best >= LONGER)
 
 
 def _same_samples(trials: Sequence[Trial]) -> bool:
