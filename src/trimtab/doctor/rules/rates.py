@@ -125,8 +125,8 @@ def _same_samples(trials: Sequence[Trial]) -> bool:
 
 
 def _barely_moves(record: Record, better: bool) -> bool:
-    """Whether a loss that does not fall would with longer steps, and no layer is dead."""
-    return better and _most_dead(record) < MOSTLY_DEAD
+    """Whether a loss that does not fall would with longer steps, and no layer has died."""
+    return better and (_most_dead(record) < MOSTLY_DEAD or dead_from_the_start(record) is not None)
 
 
 def _most_dead(record: Record) -> float:
