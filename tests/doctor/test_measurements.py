@@ -77,6 +77,11 @@ def test_a_look_is_what_a_loop_would_see() -> None:
     assert layer.input_rms == pytest.approx(float(inputs.square().mean().sqrt()), rel=1e-5)
     assert layer.output_rms == pytest.approx(float(outputs.square().mean().sqrt()), rel=1e-5)
     assert layer.output_spread == pytest.approx(float(outputs.var(0, correction=0).mean().sqrt()), rel=1e-5)
+    inner = F.relu(model[1](outputs)).detach().square().mean(0).sqrt()
+    quarters = torch.nanquantile(torch.where(inner > 0, inner, math.nan), torch.tensor([0.25, 0.75]))
+    assert second.layers[1].columns == pytest.approx(float(quarters[1] / quarters[0]), rel=1e-4)
+    assert math.isnan(layer.columns)  # the network's inputs are judged elsewhere
+    assert (layer.lr, second.layers[1].lr) == (0.5, 0.5)
     assert second.gradient == pytest.approx(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
     assert [entry.layer for entry in second.inputs] == ["0"]
     assert doctor.record.losses == [loss_of(m, b) for m, b in zip(before, data, strict=True)]

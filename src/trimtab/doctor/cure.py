@@ -27,7 +27,7 @@ class Cure:
     | `init` | multiply the weights that the layer starts with by `factor`, or start as `value` says (`default`) |
     | `inputs` | transform the inputs as `value` says (`standardize`: mean 0 and variance 1, channel by channel) |
     | `precision` | compute in `value` (`bfloat16`, `float32`), or scale the loss (`scaled`) |
-    | `bnp` | attach a `trimtab.BNP` to the optimizer |
+    | `bnp` | attach a `trimtab.BNP` to the optimizer, and multiply its learning rate by `factor`, if there is one |
     | `statistics` | set the momentum of BatchNorm's running statistics to `factor` |
     | `labels` | nothing that code can do: look at the labels |
 
@@ -72,6 +72,8 @@ class Cure:
         elif self.setting == "bnp":
             from trimtab.bnp import BNP
 
+            if self.factor is not None:
+                _multiply(optimizer, "lr", self.factor, None)
             BNP(model).attach(optimizer)
         else:
             raise ValueError(f"This cure is for your own code to apply: {self.sentence}")

@@ -70,6 +70,14 @@ def picture(finding: Finding, record: Record) -> tuple[Draw, str]:
         return lambda: _layers(record, finding, "Share of zeros in the gradient", lambda each: each.zeros), _each(
             finding
         )
+    if finding.name == "ill-conditioned-layer":
+        return lambda: _layers(
+            record, finding, "Upper over lower quartile of input sizes", lambda each: each.columns
+        ), (_each(finding))
+    if "kept" in finding.evidence:  # the size of the signal is made up for, the length of steps tells
+        return lambda: _layers(record, finding, "Step in lengths of the weights", lambda each: each.ratio), _each(
+            finding
+        )
     return lambda: _first_look(record, finding), (
         "The root mean square of each layer's output at the first look, from the input on the left to the output."
     )

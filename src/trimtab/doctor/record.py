@@ -22,6 +22,10 @@ class LayerLook:
         output_rms: That of its output.
         input_spread: How far the samples' inputs are from each other: the root of the mean variance over samples.
         output_spread: That of its outputs.
+        columns: How unlike the sizes of its inputs are: the root mean square of a feature or channel at the upper
+            quartile over that at the lower one, among those that are not 0 throughout; NaN if it was not seen, and for
+            the network's inputs.
+        lr: The learning rate of its weight.
     """
 
     layer: str
@@ -35,6 +39,8 @@ class LayerLook:
     output_rms: float = math.nan
     input_spread: float = math.nan
     output_spread: float = math.nan
+    columns: float = math.nan
+    lr: float = math.nan
 
     @property
     def ratio(self) -> float:

@@ -84,7 +84,7 @@ def trend(record: Record) -> Trend:
     half = max(0, len(finite) // 2 - some // 2)
     middle = finite[half : half + some]
     return Trend(
-        min(finite[:3]), median(middle), median(finite[-some:]), max(smoothed), late[int(0.95 * len(late))], broken
+        min(smoothed[:3]), median(middle), median(finite[-some:]), max(smoothed), late[int(0.95 * len(late))], broken
     )
 
 

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
+from trimtab.doctor.measures import input_numbers, root_mean_square, spread_of, unlike_sizes
 from trimtab.doctor.record import InputLook, LayerLook, Look, NormLook
 
 DEAD_LOOKS = 4
@@ -38,6 +39,7 @@ class Taken:
         weights: The norm of each layer's weight.
         silence: For each layer how many outputs are dead, and how many entries of the gradient are zero.
         rows: How many outputs each layer has, and how many entries its weight has.
+        rates: The learning rate of each layer's weight.
         seen: What the hooks have seen: for each layer the root mean squares of input and output.
         inputs: What they have seen of the network's inputs.
         norms: For each layer with running statistics, shift and ratio.
@@ -52,6 +54,7 @@ class Taken:
     weights: dict[str, Tensor]
     silence: dict[str, Tensor]
     rows: dict[str, tuple[int, int]]
+    rates: dict[str, float]
     seen: dict[str, Tensor]
     inputs: dict[str, Tensor]
     norms: dict[str, Tensor]
@@ -122,6 +125,7 @@ class Watch:
             weights=_norms_of({name: layer.weight for name, layer in layers.items()}),
             silence=silence,
             rows=rows,
+            rates=self._rates(),
             seen=dict(self._seen),
             inputs=dict(self._inputs),
             norms=self._norms(),
@@ -143,7 +147,7 @@ class Watch:
         for name, (dead, zeros) in silence.items():
             rows, entries = taken.rows[name]
             own = f"{name}.weight" if name else "weight"
-            rms = seen.get(name, [math.nan] * 4)
+            rms = seen.get(name, [math.nan] * 5)
             looks.append(
                 LayerLook(
                     layer=name,
@@ -157,6 +161,8 @@ class Watch:
                     output_rms=rms[1],
                     input_spread=rms[2],
                     output_spread=rms[3],
+                    columns=rms[4],
+                    lr=taken.rates.get(name, math.nan),
                 )
             )
         look = Look(
@@ -184,9 +190,12 @@ class Watch:
             return
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
-            self._seen[name] = torch.stack([_rms(x), _rms(output), _spread(x), _spread(output)])
+            unlike = unlike_sizes(layer, x) if x.requires_grad else torch.full((), math.nan, device=x.device)
+            self._seen[name] = torch.stack(
+                [root_mean_square(x), root_mean_square(output), spread_of(x), spread_of(output), unlike]
+            )
             if not x.requires_grad:
-                self._inputs[name] = _input_numbers(layer, x)
+                self._inputs[name] = input_numbers(layer, x)
 
     def _count(self, name: str, norm: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
@@ -218,6 +227,11 @@ class Watch:
         )
         once = (new_count - count) == 1
         return dict(zip(norms, torch.where(once[:, None], found.float(), math.nan), strict=True))
+
+    def _rates(self) -> dict[str, float]:
+        rates = {id(p): float(g.get("lr", 0.0)) for g in self._optimizer.param_groups for p in g["params"]}
+        layers = weighted_layers(self._model).items()
+        return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
 
     def _silence(self, layers: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
         """For each layer the numbers of dead outputs and of zeros in the gradient, and out of how many."""
@@ -284,40 +298,9 @@ def _silent_rows(layer: Any) -> tuple[Tensor, Tensor]:
     return silent, zero.sum()
 
 
-def _input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
-    """The numbers of an `InputLook`."""
-    wide = x.detach().float()
-    channel = 1 if wide.ndim > 2 and not isinstance(layer, nn.Linear) else wide.ndim - 1
-    others = [dim for dim in range(wide.ndim) if dim != channel]
-    variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
-    deviation = variance.sqrt()
-    varying = torch.where(deviation > 0, deviation, math.nan)
-    ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
-    offset = mean.square().mean().sqrt() / variance.mean().sqrt()
-    return torch.stack([_rms(wide), offset, ends[0], ends[1]])
-
-
-def _rms(x: Tensor) -> Tensor:
-    return _norm(x) / math.sqrt(max(x.numel(), 1))
-
-
-def _spread(x: Tensor) -> Tensor:
-    """The root of the mean variance over samples; NaN for a single one."""
-    x = x.detach()
-    if len(x) < 2:
-        return torch.full((), math.nan, device=x.device)
-    return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
-
-
 def _norms_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The norm of each tensor, by name."""
     return dict(zip(tensors, _torch.norms([tensor.detach() for tensor in tensors.values()]), strict=True))
-
-
-def _norm(x: Tensor) -> Tensor:
-    x = x.detach()
-    norm: Tensor = torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x)
-    return norm.float()
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -5,17 +5,18 @@ from dataclasses import replace
 
 from trimtab.doctor.finding import NAMES, Diagnosis, Finding, Note
 from trimtab.doctor.record import Record
-from trimtab.doctor.rules import batches, notes, rates, settings, signals
+from trimtab.doctor.rules import batches, notes, rates, settings, signals, starts
 
 RULES: tuple[Callable[[Record], Finding | None], ...] = (
     rates.learning_rate_too_high,
     rates.learning_rate_too_low,
     batches.batchnorm_batch_too_small,
     batches.train_eval_gap,
+    signals.ill_conditioned_layer,
     settings.inputs_badly_scaled,
     signals.dead_units,
-    signals.exploding_layer,
-    signals.vanishing_layer,
+    starts.exploding_layer,
+    starts.vanishing_layer,
     signals.step_out_of_proportion,
     settings.decay_too_strong,
     settings.precision_underflow,
@@ -31,14 +32,35 @@ NOTES: tuple[Callable[[Record], Note | None], ...] = (
 LATER = 0.3
 """The certainty of what another finding would bring about by itself."""
 CAUSES: dict[str, frozenset[str]] = {
+    "ill-conditioned-layer": frozenset({"inputs-badly-scaled", "learning-rate-too-high", "labels-not-learnable"}),
     "dead-units": frozenset(NAMES) - {"dead-units", "learning-rate-too-low", "train-eval-gap", "labels-not-learnable"},
     "learning-rate-too-high": frozenset(
-        {"inputs-badly-scaled", "exploding-layer", "decay-too-strong", "step-out-of-proportion"}
+        {
+            "inputs-badly-scaled",
+            "exploding-layer",
+            "decay-too-strong",
+            "step-out-of-proportion",
+            "labels-not-learnable",
+        }
     ),
-    "learning-rate-too-low": frozenset({"inputs-badly-scaled", "vanishing-layer", "decay-too-strong"}),
+    "learning-rate-too-low": frozenset(
+        {"inputs-badly-scaled", "vanishing-layer", "decay-too-strong", "batchnorm-batch-too-small"}
+    ),
     "train-eval-gap": frozenset({"inputs-badly-scaled", "batchnorm-batch-too-small"}),
     "vanishing-layer": frozenset({"inputs-badly-scaled", "decay-too-strong"}),
-    "step-out-of-proportion": frozenset({"inputs-badly-scaled", "exploding-layer", "batchnorm-batch-too-small"}),
+    "step-out-of-proportion": frozenset(
+        {"inputs-badly-scaled", "exploding-layer", "vanishing-layer", "batchnorm-batch-too-small"}
+    ),
+    "labels-not-learnable": frozenset(
+        {
+            "inputs-badly-scaled",
+            "dead-units",
+            "exploding-layer",
+            "vanishing-layer",
+            "step-out-of-proportion",
+            "decay-too-strong",
+        }
+    ),
 }
 """What each finding may be the consequence of."""
 

@@ -1,17 +1,25 @@
 """Is the learning rate what holds the training back?"""
 
+from collections.abc import Sequence
+
 from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import best_multiple, gain_curve, middle_of, settled, unfinished
 from trimtab.doctor.finding import Finding
-from trimtab.doctor.record import Record
+from trimtab.doctor.record import Record, Trial
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start
 from trimtab.doctor.trend import Trend, trend
 
 LINEAR = 0.94
 """A step whose loss decreases by this share of what the gradient promises is short: digits, six networks, SGD, momentum
 and Adam: 0.94 to 1.00 at a tenth to a thirtieth of the best rate, 0.1 to 0.91 at the best rate and at a third of it."""
+VERY_LINEAR = 0.98
+"""On hard data, of which little is learned yet, steps at good rates do up to 0.98 as well, and 2 times the step is
+best by chance: then only this much is short, also where the loss does not fall."""
 LONGER = 2.0
-"""So many times the step must at least be better on another batch. Where the loss has sharp directions (GroupNorm's
-start) a single longer step gains less than many would: a larger threshold misses rates that are too low by 30."""
+MUCH_LONGER = 8.0
+"""So many times the step must at least be better on another batch: the larger number where steps do less than that.
+Where the loss has sharp directions (GroupNorm's start) a single longer step gains less than many would: still larger
+thresholds miss rates that are too low by 30."""
 SLOW = 0.9
 """A loss above this share of what it was half the training ago goes down slowly or not at all."""
 SOME_GAIN = 3e-4
@@ -24,10 +32,17 @@ MOSTLY_DEAD = 0.5
 HURT = 1.5
 """A leap to this multiple of the first loss that has left half of a layer dead is still felt: 79 to 85 % of digits
 where 97 % are usual. Where no layer was hurt, trainings got over leaps to 4 times the first loss."""
-FEW_ROWS = 8
-"""Of fewer outputs, half of them dead may be one that the loss does not use."""
 RAISED = 0.5
 """The share of the tried steps that raised their own batch's loss: more than every second step goes too far."""
+THROWN = 0.25
+"""A first step that changes weights by so much of their length, in the median of the layers, leaves little of how they
+were initialized: 0.02 to 0.15 at good rates, 0.27 at ten times the rate of Adam, with which most trainings end worse.
+Under BatchNorm the length of weights means nothing, and long first steps do no harm."""
+SAME = 1e-5
+"""Two losses that differ by less, as shares, are of the same samples: all are in each batch, and there is no other one
+to judge a longer step by. Along a narrow valley each single one would gain, and many would not."""
+HIGH = 0.8
+"""Of such a training only a loss above this share of its beginning is slow."""
 FEWEST = 3
 """Trials before a rate is judged by them: one or two differ by chance."""
 
@@ -40,9 +55,13 @@ def learning_rate_too_high(record: Record) -> Finding | None:
     flat = not seen.done and seen.recent > SLOW * seen.middle
     if flat and seen.stuck and seen.leapt:
         return _killed(record, seen)
-    if not seen.done and seen.peak > HURT * seen.start and (dead := _most_dead(record)) >= MOSTLY_DEAD:
-        return _hurt(seen, dead)
+    if not seen.done and seen.peak > HURT * seen.start and dead_from_the_start(record) is None:
+        dead = _most_dead(record)
+        if dead >= MOSTLY_DEAD:
+            return _hurt(seen, dead)
     trials = unfinished(settled(record), seen.start)
+    if (share := _thrown(record, seen, trials)) >= THROWN:
+        return _rewritten(seen, share)
     if not flat or len(trials) < FEWEST:
         return None
     raised = sum(trial.after > trial.loss for trial in trials) / len(trials)
@@ -69,9 +88,10 @@ def learning_rate_too_low(record: Record) -> Finding | None:
         return None
     linear, best = middle_of(trial.linearity for trial in trials), best_multiple(trials)
     gains = gain_curve(trials)
-    if not (linear >= LINEAR and best >= LONGER) or (
-        not seen.falls and not _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
-    ):
+    moving = seen.falls or (
+        linear >= VERY_LINEAR and _barely_moves(record, best == trials[0].multiples[-1] or max(gains) >= SOME_GAIN)
+    )
+    if not _is_short(linear, best) or not moving or (_same_samples(trials) and seen.recent < HIGH * seen.start):
         return None
     index = trials[0].multiples.index(best)
     return Finding(
@@ -93,9 +113,20 @@ def learning_rate_too_low(record: Record) -> Finding | None:
     )
 
 
+def _is_short(linear: float, best: float) -> bool:
+    """Whether steps do so much of what is promised, and longer ones so much more, that a step is short."""
+    return (linear >= LINEAR and best >= MUCH_LONGER) or (linear >= VERY_LINEAR and best >= LONGER)
+
+
+def _same_samples(trials: Sequence[Trial]) -> bool:
+    pairs = [(trial.loss, trial.other) for trial in trials]
+    pairs += [(trial.after, trial.others[trial.multiples.index(1.0)]) for trial in trials]
+    return all(abs(own - other) <= SAME * abs(own) for own, other in pairs)
+
+
 def _barely_moves(record: Record, better: bool) -> bool:
-    """Whether a loss that does not fall would with longer steps, and no layer is dead."""
-    return better and _most_dead(record) < MOSTLY_DEAD
+    """Whether a loss that does not fall would with longer steps, and no layer has died."""
+    return better and (_most_dead(record) < MOSTLY_DEAD or dead_from_the_start(record) is not None)
 
 
 def _most_dead(record: Record) -> float:
@@ -138,6 +169,27 @@ def _hurt(seen: Trend, dead: float) -> Finding:
         "a "
         "layer's outputs have been dead since.",
         factor=0.3,
+        certainty=0.6,
+        severity=0.6,
+    )
+
+
+def _thrown(record: Record, seen: Trend, trials: Sequence[Trial]) -> float:
+    """How far the first step went, where the loss is not done; 0 where it is, or where longer steps would help."""
+    first = beginning(record)
+    if first is None or record.facts.batchnorms or seen.recent < LITTLE_LEFT * seen.start:
+        return 0.0
+    if len(trials) >= FEWEST and best_multiple(trials) > LONGER:
+        return 0.0
+    return middle_of(layer.ratio for layer in first.layers)
+
+
+def _rewritten(seen: Trend, share: float) -> Finding:
+    return _finding(
+        {"first_step": share, "start": seen.start, "loss": seen.recent},
+        f"The first step was {share:.2g} times as long as the weights, in the median of the layers, so that little is "
+        f"left of how they were initialized; the loss is {seen.recent:.3g}.",
+        factor=0.1,
         certainty=0.6,
         severity=0.6,
     )

@@ -24,10 +24,17 @@ MUCH_UNDONE = 0.05
 """So much of it, with one of the other two signs: a loss that stands still, or falls where weights grow."""
 GAINED = 0.1
 """With all weights a tenth larger the loss would be lower by this share."""
+FORGETS = 0.003
+"""The share of each weight that decay takes away in a step: what was learned is forgotten in some hundred steps. Usual
+are 1e-6 (AdamW) to 1e-4 (SGD); with one of the other signs."""
+SCALED_DECAY = ("Adam", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta")
+"""Optimizers that take decay for a part of the gradient and scale it: the product of rate and decay says little."""
 COLLAPSED = 0.1
 """Weights that have shrunk to this share of their beginning, in the median of the layers."""
 LOST_GRADIENT = 0.1
 """The share of gradient entries that are 0 in the training, and not if the loss is scaled up."""
+SOME_ZEROS = 0.04
+"""... where the median layer has this share of zeros along the training: 0.005 where gradients are not small."""
 LIGHT_ZEROS = 0.5
 """The share of zeros in the median layer at which level light, which cannot scale the loss, speaks."""
 
@@ -67,20 +74,29 @@ def decay_too_strong(record: Record) -> Finding | None:
     late = settled(record)[-max(FEWEST, len(record.trials) // 2) :]
     undone = middle_of(trial.undone for trial in late)
     grown = middle_of((trial.other - trial.grown) / max(trial.other, 1e-12) for trial in late)
+    rate = max((look.lr for look in record.looks), default=0.0)
+    forgets = decay * rate if record.facts.optimizer not in SCALED_DECAY else math.nan
     if collapsed <= COLLAPSED and seen.stuck:
         sentence = (
             f"The weights have shrunk to {100 * collapsed:.2g} % of what they were, and the loss is {seen.recent:.3g}"
         )
-    elif (undone >= MUCH_UNDONE) + (undone >= UNDONE and grown >= GAINED) + flat >= 2:
+    elif (undone >= MUCH_UNDONE) + (undone >= UNDONE and grown >= GAINED) + flat + (forgets >= FORGETS) >= 2:
         sentence = (
-            f"Decay takes back {100 * undone:.2g} % of what a step promises, the loss is {seen.recent:.3g}, and with "
-            f"weights a tenth larger another batch's loss would change by {-100 * grown:+.2g} %"
+            f"Decay{_a_step(forgets)} takes back {100 * undone:.2g} % of what a step promises, the loss is "
+            f"{seen.recent:.3g}, and with weights a tenth larger another batch's loss would change by "
+            f"{-100 * grown:+.2g} %"
         )
     else:
         return None
     return Finding(
         name="decay-too-strong",
-        evidence={"weight_decay": decay, "undone": undone, "gain_of_growth": grown, "shrunk": collapsed},
+        evidence={
+            "weight_decay": decay,
+            "a_step": forgets,
+            "undone": undone,
+            "gain_of_growth": grown,
+            "shrunk": collapsed,
+        },
         sentence=f"{sentence}.",
         advice=f"Divide the weight decay, {decay:g}, by 10.",
         cure=Cure(setting="weight_decay", factor=0.1, sentence="divide the weight decay by 10"),
@@ -95,7 +111,7 @@ def precision_underflow(record: Record) -> Finding | None:
         return None
     zeros = middle_of(median(layer.zeros for layer in look.layers) for look in record.looks if look.layers)
     lost = middle_of(trial.underflow for trial in record.trials)
-    if record.trials and not (lost >= LOST_GRADIENT and zeros >= LOST_GRADIENT):
+    if record.trials and not (lost >= LOST_GRADIENT and zeros >= SOME_ZEROS):
         return None
     if not record.trials and not zeros >= LIGHT_ZEROS:
         return None
@@ -115,6 +131,10 @@ def precision_underflow(record: Record) -> Finding | None:
         certainty=0.9 if measured else 0.3,
         severity=0.8,
     )
+
+
+def _a_step(forgets: float) -> str:
+    return f" takes {100 * forgets:.2g} % off each weight in a step, and" if forgets >= FORGETS else ""
 
 
 def _described(look: InputLook) -> str:

@@ -6,64 +6,31 @@ from statistics import median
 from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
-from trimtab.doctor.record import LayerLook, Look, Record
-from trimtab.doctor.rules.rates import FEW_ROWS, FEWEST, MOSTLY_DEAD, SLOW
-from trimtab.doctor.suspicion import LARGE_SIGNAL, OUT_OF_PROPORTION
-from trimtab.doctor.trend import DONE, Trend, trend
+from trimtab.doctor.record import LayerLook, Record
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, moves
+from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
+from trimtab.doctor.suspicion import OUT_OF_PROPORTION
+from trimtab.doctor.trend import Trend, trend
 
-BEGINNING = 16
-"""Signals that are too large at the start of a training do their harm in its first steps."""
-RELIEF = 0.85
-"""With the layer's weights scaled back the loss is at most this share of what it is: 0.23 to 0.84 where one layer's
-weights were 10 to 100 times as large as usual and the training ended worse, above 1 in trained networks."""
 DEAD = 0.98
 """A layer of which this share of outputs is dead passes on nothing that differs between samples."""
-LOST = 0.02
-"""The share of what distinguishes the samples at the input that is left after the layers: in deep networks that did not
-begin to learn it was below 0.01, in those that did 0.05 and more."""
+NEARLY_ALL = 0.9
+"""A layer with so many dead outputs ended far worse in all networks but those with a way around it."""
+UNLIKE = 10.0
+"""The sizes of a layer's inputs at the upper quartile over that at the lower one, in all looks at activations: 1.0 to
+7.3 at the beginning of healthy trainings, 11 to 100 where the inputs of a layer are multiplied by factors that span a
+factor of 300 or 3000."""
+VERY_LITTLE_LEFT = 0.005
+"""Ill-conditioned layers cost most of it on validation data: of training data most are learned all the same."""
 HARMFUL = 0.01
 """Without the step of one layer the loss of another batch is lower by this share of it, in the median."""
+FAR = 2.0
+"""A leap to this multiple of the first loss, or one after which nothing is learned: under BatchNorm smaller ones were
+got over, also with 100 times the rate in one layer."""
+FIRST_STEPS = 8
+"""In the first steps a larger rate shows; later the layer's larger weights and gradients hide it."""
 LONG_STEP = 0.3
 """A first step as long as this share of the layer's weights, where those of the others are a tenth as long or less."""
-
-
-def exploding_layer(record: Record) -> Finding | None:
-    """A layer makes its input so much larger at the start that the loss would be far lower with it scaled back."""
-    found = None
-    for trial in record.trials:
-        look = _at(record, trial.step)
-        if trial.step > BEGINNING or look is None:
-            continue
-        for layer in look.layers:
-            scaled = trial.rescaled.get(layer.layer, math.nan)
-            if layer.gain >= LARGE_SIGNAL and scaled <= RELIEF * trial.other and trial.step == 0:
-                share = scaled / trial.other
-                if found is None or share < found[1]:
-                    found = layer, share, trial.other, scaled
-    if found is None:
-        return None
-    layer, _, loss, scaled = found
-    seen = trend(record)
-    if seen.broken is None and seen.recent < DONE * scaled:  # it was borne
-        return None
-    return Finding(
-        name="exploding-layer",
-        layer=layer.layer,
-        evidence={"gain": layer.gain, "loss": loss, "loss_rescaled": scaled},
-        sentence=f"At the start its output is {layer.gain:.2g} times as large as its input, and the loss is "
-        f"{loss:.3g}; "
-        f"with its weights divided by that it would be {scaled:.3g}.",
-        advice=f"Divide the weights that {layer.layer} starts with by {layer.gain:.2g}, or initialize it as torch "
-        "does.",
-        cure=Cure(
-            setting="init",
-            factor=1 / layer.gain,
-            layer=layer.layer,
-            sentence=f"divide the first weights of {layer.layer} by {layer.gain:.2g}",
-        ),
-        certainty=0.9,
-        severity=1.0 if seen.broken is not None or seen.recent > 0.5 * scaled else 0.6,
-    )
 
 
 def dead_units(record: Record) -> Finding | None:
@@ -71,7 +38,10 @@ def dead_units(record: Record) -> Finding | None:
     seen = trend(record)
     if not record.looks or seen.broken is not None or not record.looks[-1].gradient > 0:
         return None
-    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if _stands(seen) else DEAD)]
+    always = dead_from_the_start(record)
+    if always is not None and seen.recent >= LITTLE_LEFT * seen.start:
+        return _never_alive(always, seen)
+    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if stands(seen) else DEAD)]
     layers = [layer for layer in layers if layer.rows >= FEW_ROWS or layer.dead >= DEAD]
     if not layers or seen.recent <= SLOW * seen.middle:
         return None
@@ -92,52 +62,73 @@ def dead_units(record: Record) -> Finding | None:
     )
 
 
-def vanishing_layer(record: Record) -> Finding | None:
-    """What distinguishes the samples is lost on the way through the network, and the loss does not begin to fall."""
-    seen = trend(record)
-    if not record.looks or seen.broken is not None or not _stands(seen) or not seen.stuck or seen.leapt:
-        return None
-    first, look = record.looks[0], record.looks[-1]
-    layers = [layer for layer in first.layers if layer.output_spread > 0 and layer.input_spread > 0]
-    if len(layers) < 2 or any(layer.dead >= DEAD for layer in look.layers):
-        return None
-    left = min(layer.output_spread for layer in layers) / layers[0].input_spread
-    if left > LOST:
-        return None
-    weakest = min(layers, key=lambda layer: layer.kept)
+def _never_alive(layer: LayerLook, seen: Trend) -> Finding:
     return Finding(
-        name="vanishing-layer",
-        layer=weakest.layer,
-        evidence={"left": left, "kept": weakest.kept, "loss": seen.recent},
-        sentence=f"Of what distinguishes the samples {100 * left:.2g} % is left after {len(layers)} layers, least of "
-        "it "
-        f"comes through {weakest.layer}, and the loss stays at {seen.recent:.3g}.",
-        advice="Add a normalization between the layers, or begin with larger weights (He's initialization for ReLU).",
-        cure=Cure(
-            setting="init",
-            factor=1 / max(weakest.kept, 1e-3),
-            layer=weakest.layer,
-            sentence=f"multiply the first weights of {weakest.layer} by {1 / max(weakest.kept, 1e-3):.2g}",
-        ),
-        certainty=0.6,
-        severity=1.0,
+        name="dead-units",
+        layer=layer.layer,
+        evidence={"dead": layer.dead, "outputs": float(layer.rows), "loss": seen.recent},
+        sentence=f"{100 * layer.dead:.0f} % of its {layer.rows} outputs have had a gradient of exactly 0 since the "
+        f"first step, so they never learn, and the loss is {seen.recent:.3g}.",
+        advice="Begin anew with the usual initialization, biases near 0 above all; LeakyReLU or a normalization before "
+        "the activation keeps units alive.",
+        cure=Cure(setting="init", value="default", layer=layer.layer, sentence=f"initialize layer {layer.layer} anew"),
+        certainty=0.8,
+        severity=1.0 if seen.stuck or layer.dead >= DEAD else 0.9 if layer.dead >= NEARLY_ALL else 0.7,
     )
+
+
+def ill_conditioned_layer(record: Record) -> Finding | None:
+    """The features that a layer is given differ in size so much that no rate suits the weights of all of them."""
+    seen = trend(record)
+    if seen.broken is None and seen.recent < VERY_LITTLE_LEFT * seen.start:
+        return None
+    first = beginning(record)
+    unlike = {layer.layer: layer.columns for layer in first.layers if layer.columns >= UNLIKE} if first else {}
+    for look in record.looks:
+        for layer in look.layers:
+            if layer.layer in unlike and layer.columns < UNLIKE:
+                del unlike[layer.layer]
+    if not unlike:
+        return None
+    most = max(unlike, key=unlike.__getitem__)
+    return Finding(
+        name="ill-conditioned-layer",
+        layer=most,
+        evidence={"columns": unlike[most], "loss": seen.recent},
+        sentence=f"Of the features that it is given, one at the upper quartile is {unlike[most]:.2g} times as large as "
+        f"one at the lower quartile, where 1 to 7 is usual, so that a rate that suits one is too high or too low for "
+        f"others; the loss is {seen.recent:.3g}.",
+        advice="Attach a trimtab.BNP to the optimizer, put a normalization before the layer, or bring its inputs to "
+        "the same size.",
+        cure=_preconditioned(record),
+        certainty=0.6,
+        severity=0.6,
+    )
+
+
+def _preconditioned(record: Record) -> Cure:
+    """A step of BNP is shorter than the plain one at the same rate, but with optimizers that scale it themselves."""
+    words = "attach a trimtab.BNP to the optimizer"
+    if record.facts.optimizer != "SGD":
+        return Cure(setting="bnp", sentence=words)
+    return Cure(setting="bnp", factor=3.0, sentence=f"{words}, and multiply the learning rate by 3")
 
 
 def step_out_of_proportion(record: Record) -> Finding | None:
     """One layer moves much farther than the others, and the step would be better without it, or the loss leapt."""
-    return _better_without(record) or _leapt_by(record)
+    return _better_without(record) or _leapt_by(record) or _own_rate(record)
 
 
 def _leapt_by(record: Record) -> Finding | None:
     seen = trend(record)
-    if seen.done or not (seen.leapt or seen.broken is not None):
+    harmed = seen.broken is not None or (seen.leapt and (seen.stuck or seen.peak > FAR * seen.start))
+    if seen.done or not harmed:
         return None
     found = [layer for look in record.looks[:1] for layer in look.layers if layer.ratio >= LONG_STEP]
     if not found:
         return None
     layer = max(found, key=lambda each: each.ratio).layer
-    times = _times(record.looks[0], layer)
+    times = moves(record.looks[0], layer)
     if not times >= OUT_OF_PROPORTION:
         return None
     return _disproportion(
@@ -148,6 +139,28 @@ def _leapt_by(record: Record) -> Finding | None:
         certainty=0.6,
         severity=0.9,
     )
+
+
+def _own_rate(record: Record) -> Finding | None:
+    """A layer with a rate of its own, which moves as much farther as the rate is larger, until it has grown."""
+    seen = trend(record)
+    if seen.done or not record.looks:
+        return None
+    early = [look for look in record.looks if look.step <= FIRST_STEPS]
+    for layer in record.looks[0].layers:
+        others = [each.lr for each in record.looks[0].layers if each.layer != layer.layer and each.lr > 0]
+        moved = middle_of(moves(look, layer.layer) for look in early)
+        if others and layer.lr >= OUT_OF_PROPORTION * median(others) and moved >= OUT_OF_PROPORTION:
+            return _disproportion(
+                layer.layer,
+                layer.lr / median(others),
+                {"moved": moved, "loss": seen.recent},
+                f"at a learning rate of {layer.lr:.2g} where others have {median(others):.2g}; the loss is "
+                f"{seen.recent:.3g}.",
+                certainty=0.6,
+                severity=0.7,
+            )
+    return None
 
 
 def _better_without(record: Record) -> Finding | None:
@@ -163,7 +176,7 @@ def _better_without(record: Record) -> Finding | None:
     if not means or max(means.values()) < HARMFUL or trend(record).done:
         return None
     layer = max(means, key=means.__getitem__)
-    times = middle_of(_times(look, layer) for look in record.looks)
+    times = middle_of(moves(look, layer) for look in record.looks)
     return _disproportion(
         layer,
         times,
@@ -191,17 +204,6 @@ def _disproportion(
     )
 
 
-def _times(look: Look, layer: str) -> float:
-    """How many times as far a layer moves as the median of the others."""
-    own = next((each for each in look.layers if each.layer == layer), LayerLook(layer=layer))
-    others = [each.ratio for each in look.layers if each.layer != layer and each.ratio > 0]
-    return own.ratio / median(others) if others else math.nan
-
-
-def _stands(seen: Trend) -> bool:
+def stands(seen: Trend) -> bool:
     """Whether there is something to be gained, and the loss does not go down to it."""
     return seen.broken is not None or (not seen.done and not seen.recent <= SLOW * seen.middle)
-
-
-def _at(record: Record, step: int) -> Look | None:
-    return next((look for look in record.looks if look.step == step), None)
