@@ -69,6 +69,14 @@ def test_a_claim_is_shown_with_its_numbers(capsys: pytest.CaptureFixture[str]) -
     assert "  corrected form, check corrected: met; 200 of 200 draws; nearest: 0.5 <= 1" in lines
 
 
+@pytest.mark.parametrize("action", [["list"], ["show", *CLAIMS]])
+def test_the_likely_reason_is_in_the_json_of_each_claim(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = parsed(capsys, *action)
+    claims = found if action == ["list"] else [claim for (claim,) in found]
+    assert {claim["id"]: claim["why"] for claim in claims} == {name: claim.why for name, claim in CLAIMS.items()}
+    assert {claim["id"] for claim in claims if claim["why"]} == {"worse"}
+
+
 def test_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     ((found,), (nothing,)) = parsed(capsys, "show", "partly", "later")
     assert (found["verdict"], found["size"], found["flags"]) == ("holds in part", "small", ["neighbour"])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 
 from trimtab.prediction import measure_lambda_max
+from trimtab.prediction.gauss_newton import MIN_PRODUCTS, TOLERANCE, BatchedGaussNewton
 from trimtab.prediction.losses import hessian_product, hessian_root
-from trimtab.prediction.measuring import MIN_PRODUCTS, TOLERANCE, BatchedGaussNewton
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.spectrum.lanczos import extremes
 

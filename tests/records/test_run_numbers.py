@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.records import Evaluated, History, RunEnded, RunNumbers, RunStarted, Trained, Verdict, gap_at, run_numbers
+from trimtab.training.cadence import evaluation_is_due
+from trimtab.training.settings import Settings
 
 STARTED = RunStarted({}, "trimtab train", "a machine", {}, 10)
 
@@ -33,6 +35,16 @@ def test_a_run_with_20_evaluations() -> None:
     assert (numbers.tloss, numbers.vloss) == (0.75, pytest.approx(0.1))
     assert numbers.eloss == pytest.approx(2 - 0.3 * 19)
     assert numbers.gap == pytest.approx(0.2 * 19)
+
+
+@pytest.mark.parametrize("steps", [20, 33, 40, 375, 391, 1001])
+def test_early_and_late_are_of_as_many_evaluations_whatever_the_number_of_steps(steps: int) -> None:
+    settings = Settings(evaluations=20, evaluate_every=1)
+    due = [step for step in range(1, steps + 1) if evaluation_is_due(step, steps, settings, 100)]
+    evaluated = tuple(Evaluated(step, 1.0, "test", 1.0, 0.01 * i, 1.0) for i, step in enumerate(due))
+    ended = RunEnded("finished", steps, 1.0, 1.0, last_epoch_loss=1.0)
+    numbers = run_numbers(History(Path("run"), STARTED, (Trained(steps, 1.0, 9.0, 0.5, 0.1, 1.0),), evaluated, ended))
+    assert (numbers.early, numbers.late) == (pytest.approx((0 + 1) / 2), pytest.approx(sum(range(10, 20)) / 10))
 
 
 def test_early_has_at_least_the_first_evaluation() -> None:

@@ -59,6 +59,7 @@ def as_json(claim: "Claim", verdict: "Verdict", not_run_at: "Mapping[str, str]")
         "size": verdict.size,
         "flags": list(verdict.flags),
         "reason": verdict.reason,
+        "why": claim.why,
         "not_run_at": dict(not_run_at),
         "corrected": verdict.corrected_state,
         "parts": [

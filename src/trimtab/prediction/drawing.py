@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.norms.statistics import Statistics
+from trimtab.prediction.gauss_newton import BatchedGaussNewton
 from trimtab.prediction.losses import Loss, Outputs
-from trimtab.prediction.measuring import BatchedGaussNewton
 from trimtab.prediction.products import Batch, operations
 from trimtab.prediction.shuffling import Shuffle
 from trimtab.probes.isolation import IsolatedModel

@@ -58,8 +58,10 @@ def run_numbers(history: History, chance: float | None = None) -> RunNumbers:
     last = evaluated[-1]
     points_at = [(event.step, 100 * event.accuracy) for event in evaluated if event.accuracy is not None]
     steps = ended.step
-    early = [value for step, value in points_at if step <= steps / 10] or [value for _, value in points_at[:1]]
-    late = [value for step, value in points_at if step > steps / 2]
+    # Of 20 evaluations the second is at the first step that is not before a tenth, the tenth likewise at the half.
+    tenth, half = math.ceil(steps / 10), math.ceil(steps / 2)
+    early = [value for step, value in points_at if step <= tenth] or [value for _, value in points_at[:1]]
+    late = [value for step, value in points_at if step > half]
     values = [value for _, value in points_at]
     return RunNumbers(
         acc=values[-1] if values else None,
