@@ -49,6 +49,22 @@ def test_units_dead_from_the_start_are_not_the_learning_rate_s_doing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("zeros", "dead", "losses", "found"),
+    [
+        (0.2, 0.6, FLAT, True),
+        (0.2, 0.45, FLAT, False),
+        (0.35, 0.6, FLAT, False),  # a third was dead at the first step
+        (0.2, 0.6, FALLING, False),
+    ],
+)
+def test_units_that_die_on_the_way_are_the_learning_rate_s_doing(
+    zeros: float, dead: float, losses: list[float], found: bool
+) -> None:
+    of = record(losses, (), looks_of(layer(zeros=zeros), layer(dead=dead), LAST))
+    assert (rates.learning_rate_too_high(of) is not None) == found
+
+
+@pytest.mark.parametrize(
     ("columns", "losses", "found"),
     [
         ((11.0, 12.0), FALLING, True),
@@ -118,6 +134,7 @@ def test_a_layer_that_starts_too_small(
 )
 def test_a_layer_with_a_rate_of_its_own(rate: float, update: float, losses: list[float], found: bool) -> None:
     own, others = layer(lr=rate, update=update), [layer(layer=name, lr=0.1) for name in ("4", "7")]
-    looks = looks_of(own, layer(lr=rate), *others, steps=(0, 4, 8, *STEPS))
-    looks[1:3] = looks_of(own, own, *others, steps=(4, 8))
+    looks = looks_of(own, layer(lr=rate), *others, steps=(0, 4, *STEPS))
+    looks[1:2] = looks_of(own, own, *others, steps=(4,))
     assert (signals.step_out_of_proportion(record(losses, (), looks)) is not None) == found
+    assert signals.step_out_of_proportion(record(losses, (), looks, batchnorms=("1",))) is None

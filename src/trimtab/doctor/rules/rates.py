@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import best_multiple, gain_curve, middle_of, settled, unfinished
 from trimtab.doctor.finding import Finding
-from trimtab.doctor.record import Record, Trial
-from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start
+from trimtab.doctor.record import LayerLook, Record, Trial
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, died
 from trimtab.doctor.trend import Trend, trend
 
 LINEAR = 0.94
@@ -59,6 +59,8 @@ def learning_rate_too_high(record: Record) -> Finding | None:
         dead = _most_dead(record)
         if dead >= MOSTLY_DEAD:
             return _hurt(seen, dead)
+    if flat and (layer := died(record)) is not None:
+        return _deadly(seen, layer)
     trials = unfinished(settled(record), seen.start)
     if (share := _thrown(record, seen, trials)) >= THROWN:
         return _rewritten(seen, share)
@@ -171,6 +173,17 @@ def _hurt(seen: Trend, dead: float) -> Finding:
         factor=0.3,
         certainty=0.6,
         severity=0.6,
+    )
+
+
+def _deadly(seen: Trend, layer: LayerLook) -> Finding:
+    return _finding(
+        {"dead": layer.dead, "start": seen.start, "peak": seen.peak, "loss": seen.recent},
+        f"{100 * layer.dead:.0f} % of the outputs of {layer.layer} are dead that were not at the first step: too long "
+        f"steps took them where they have no gradient; the loss stays at {seen.recent:.3g}.",
+        factor=0.1,
+        certainty=0.6,
+        severity=0.8,
     )
 
 
