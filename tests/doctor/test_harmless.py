@@ -137,6 +137,25 @@ def test_a_probe_that_fails_is_a_note() -> None:
     assert any("no loss today" in note.sentence for note in doctor.diagnosis().notes)
 
 
+def test_a_look_at_activations_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(x: Tensor) -> Tensor:
+        raise RuntimeError("no spread today")
+
+    monkeypatch.setattr("trimtab.doctor.watch.spread_of", fail)
+    images, labels = digits()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    for _ in range(2):
+        loss = cross_entropy(model, (images[:8], labels[:8]))
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step((images[:8], labels[:8]), loss)
+        optimizer.step()
+    (problem,) = doctor.record.problems
+    assert (problem.what, problem.sentence) == ("activations", "1: RuntimeError: no spread today")
+
+
 def test_copies_of_a_model_that_is_looked_at_are_not_looked_at() -> None:
     model = nn.Sequential(nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -174,6 +174,9 @@ class Doctor:
     def _look(self, batch: Any) -> None:
         keep = copied_batch(batch) if self._schedule.trial(self._step) else None
         self._taken = self._watch.look(self._step), keep
+        for layer, why in self._watch.failures.items():
+            self._problem("activations", f"{layer}: {why}")
+        self._watch.failures.clear()
 
     def _finish(self, taken: Taken, own: Any, batch: Any) -> None:
         """The look at the step before, and its trial, now that it is known where it has led."""

@@ -6,7 +6,7 @@ others there is neither.
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,17 @@ from torch.utils.hooks import RemovableHandle
 from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
-from trimtab.doctor.measures import input_numbers, root_mean_square, spread_of, unlike_sizes
+from trimtab.doctor.measures import (
+    batch_beside_running,
+    input_numbers,
+    norms_of,
+    numbers_of,
+    root_mean_square,
+    running_tensors,
+    silent_rows,
+    spread_of,
+    unlike_sizes,
+)
 from trimtab.doctor.record import InputLook, LayerLook, Look, NormLook
 
 DEAD_LOOKS = 4
@@ -69,6 +79,9 @@ class Watch:
         model: The model, out of its wrappers.
         optimizer: Its optimizer.
         hooks: Whether activations are looked at; not in compiled models, which would be compiled anew.
+
+    Attributes:
+        failures: What hooks could not look at since this was last cleared, and why, by layer.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, hooks: bool = True) -> None:
@@ -80,6 +93,7 @@ class Watch:
         self._inputs: dict[str, Tensor] = {}
         self._values: dict[str, float] = {}
         self._half = False
+        self.failures: dict[str, str] = {}
         self._statistics: dict[str, list[Tensor]] = {}
         self._silent: deque[Tensor] = deque(maxlen=DEAD_LOOKS)  # the outputs of all layers, one after the other
         self._silent_of: dict[str, tuple[int, int]] = {}
@@ -88,14 +102,14 @@ class Watch:
         """Look at the forward that comes next, with hooks or without, which sees no activations."""
         self.disarm()
         norms = dict(running_norms(self._model))
-        copies = _torch.clone_all([tensor for norm in norms.values() for tensor in _running(norm)])
+        copies = _torch.clone_all([tensor for norm in norms.values() for tensor in running_tensors(norm)])
         self._statistics = {name: copies[3 * number : 3 * number + 3] for number, name in enumerate(norms)}
         if self._hooked and hooks:
             for name, layer in weighted_layers(self._model).items():
-                hook = ModuleHook(partial(self._see, name), self._pause)
+                hook = ModuleHook(partial(self._call, self._see, name), self._pause)
                 self._handles.append(layer.register_forward_hook(hook))
             for name, norm in running_norms(self._model):
-                hook = ModuleHook(partial(self._count, name), self._pause)
+                hook = ModuleHook(partial(self._call, self._count, name), self._pause)
                 self._handles.append(norm.register_forward_hook(hook))
 
     def disarm(self) -> None:
@@ -114,21 +128,21 @@ class Watch:
         layers: dict[str, Any] = {
             name: layer
             for name, layer in weighted_layers(self._model).items()
-            if layer.weight.grad is not None and not layer.weight.grad.is_sparse  # type: ignore[union-attr]
+            if layer.weight.grad is not None and not layer.weight.grad.is_sparse
         }
         silence, rows = self._silence(layers)
         taken = Taken(
             step=step,
             lr=largest_rate(self._optimizer),
             before=dict(zip(mine, _torch.clone_all(list(mine.values())), strict=True)),
-            gradients=_norms_of(gradients),
-            weights=_norms_of({name: layer.weight for name, layer in layers.items()}),
+            gradients=norms_of(gradients),
+            weights=norms_of({name: layer.weight for name, layer in layers.items()}),
             silence=silence,
             rows=rows,
             rates=self._rates(),
             seen=dict(self._seen),
             inputs=dict(self._inputs),
-            norms=self._norms(),
+            norms=batch_beside_running(dict(running_norms(self._model)), self._statistics),
             values=dict(self._values),
             half=self._half or any(p.dtype.itemsize < 4 for p in mine.values()),
         )
@@ -141,8 +155,8 @@ class Watch:
         now = {name: p for name, p in self._model.named_parameters() if name in taken.before}
         before = [taken.before[name] for name in now]
         moved = dict(zip(now, _torch.subtract_all(list(now.values()), before), strict=True))
-        gradients, weights, silence = _numbers(taken.gradients), _numbers(taken.weights), _numbers(taken.silence)
-        steps, seen = _numbers(_norms_of(moved)), _numbers(taken.seen)
+        gradients, weights, silence = numbers_of(taken.gradients), numbers_of(taken.weights), numbers_of(taken.silence)
+        steps, seen = numbers_of(norms_of(moved)), numbers_of(taken.seen)
         looks = []
         for name, (dead, zeros) in silence.items():
             rows, entries = taken.rows[name]
@@ -172,15 +186,22 @@ class Watch:
             layers=tuple(looks),
             norms=tuple(
                 NormLook(layer=name, shift=a, ratio=b, values=taken.values.get(name, math.nan))
-                for name, (a, b) in _numbers(taken.norms).items()
+                for name, (a, b) in numbers_of(taken.norms).items()
             ),
             inputs=tuple(
                 InputLook(layer=name, rms=a, offset=b, smallest=c, largest=d)
-                for name, (a, b, c, d) in _numbers(taken.inputs).items()
+                for name, (a, b, c, d) in numbers_of(taken.inputs).items()
             ),
             half=taken.half,
         )
         return look, moved
+
+    def _call(self, see: Callable[..., None], name: str, *about: Any) -> None:
+        """Look at a call of a layer: whatever goes wrong, the training's forward goes on."""
+        try:
+            see(name, *about)
+        except Exception as error:
+            self.failures[name] = f"{type(error).__name__}: {error}"
 
     def _see(self, name: str, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
@@ -202,32 +223,6 @@ class Watch:
         if isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and norm.training:
             self._values[name] = x.numel() / x.shape[1]
 
-    def _norms(self) -> dict[str, Tensor]:
-        """What the running statistics say of the batch that has moved them, which needs no second look at it."""
-        norms = {name: norm for name, norm in running_norms(self._model) if name in self._statistics}
-        if not norms:
-            return {}
-        mean, variance, count = (
-            torch.cat([s[i].flatten() for s in map(self._statistics.get, norms)]) for i in range(3)
-        )
-        new_mean, new_variance, new_count = (
-            torch.cat([_running(norm)[i].flatten() for norm in norms.values()]) for i in range(3)
-        )
-        sizes = [norm.running_mean.numel() for norm in norms.values()]
-        share, eps = _spread_out([[norm.momentum, norm.eps] for norm in norms.values()], sizes, mean)
-        batch_mean = (new_mean - (1 - share) * mean) / share
-        batch_variance = (new_variance - (1 - share) * variance) / share
-        shift = (batch_mean - mean).square() / (variance + eps)
-        ratio = batch_variance / (variance + eps)
-        found = torch.stack(
-            [
-                torch.stack([of_shift.mean(), of_ratio.median()])
-                for of_shift, of_ratio in zip(shift.split(sizes), ratio.split(sizes), strict=True)
-            ]
-        )
-        once = (new_count - count) == 1
-        return dict(zip(norms, torch.where(once[:, None], found.float(), math.nan), strict=True))
-
     def _rates(self) -> dict[str, float]:
         rates = {id(p): float(g.get("lr", 0.0)) for g in self._optimizer.param_groups for p in g["params"]}
         layers = weighted_layers(self._model).items()
@@ -237,7 +232,7 @@ class Watch:
         """For each layer the numbers of dead outputs and of zeros in the gradient, and out of how many."""
         if not layers:
             return {}, {}
-        silent, zeros = zip(*[_silent_rows(layer) for layer in layers.values()], strict=True)
+        silent, zeros = zip(*[silent_rows(layer) for layer in layers.values()], strict=True)
         rows = {
             name: (each.numel(), layer.weight.numel())
             for (name, layer), each in zip(layers.items(), silent, strict=True)
@@ -275,37 +270,3 @@ def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def largest_rate(optimizer: Optimizer) -> float:
     """The largest learning rate of the groups; 0 if they have none."""
     return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
-
-
-def _running(norm: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return norm.running_mean, norm.running_var, norm.num_batches_tracked
-
-
-def _spread_out(numbers: list[list[float]], sizes: list[int], like: Tensor) -> Tensor:
-    """Numbers of each layer, repeated for each of its channels; a row for each number."""
-    repeated = torch.tensor(numbers).repeat_interleave(torch.tensor(sizes), 0)
-    return repeated.T.to(like.device, like.dtype, non_blocking=True)
-
-
-def _silent_rows(layer: Any) -> tuple[Tensor, Tensor]:
-    """Which outputs have a gradient of exactly 0, for their weights and bias; the number of zeros of the weight's."""
-    kind, bias = layer_type(layer), _torch.parameters_of(layer).get("bias")
-    assert kind is not None
-    zero = layer.weight.grad == 0
-    silent = kind.view(layer, zero).flatten(2).all(2).flatten()
-    if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
-        silent = silent & (bias.grad.flatten() == 0)
-    return silent, zero.sum()
-
-
-def _norms_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The norm of each tensor, by name."""
-    return dict(zip(tensors, _torch.norms([tensor.detach() for tensor in tensors.values()]), strict=True))
-
-
-def _numbers(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """All of them with one question to the device; a single number is a list of one."""
-    if not tensors:
-        return {}
-    rows = torch.stack([tensor.reshape(-1) for tensor in tensors.values()]).tolist()
-    return dict(zip(tensors, rows, strict=True))
