@@ -1,0 +1,57 @@
+"""How many operations looks and trials take: on a GPU each is a launch, whatever it computes."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.doctor.trainings import cross_entropy
+from trimtab import Doctor
+from trimtab.networks import build
+
+VIEWS = "view detach alias aten.t. transpose expand as_strided slice select squeeze permute split unbind empty set_"
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations that compute something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not any(name in str(operation) for name in VIEWS.split())
+        return operation(*args, **(kwargs or {}))
+
+
+def operations_of_steps(model: nn.Module, level: Any, steps: int) -> list[int]:
+    """Of each step of a training, with a doctor that looks at the first ones."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+    doctor = None if level is None else Doctor(model, optimizer, cross_entropy, level=level, every=34)
+    found = []
+    for _ in range(steps):
+        batch = torch.randn(4, 3, 16, 16), torch.randint(10, (4,))
+        with Counted() as counted:
+            optimizer.zero_grad()
+            loss = cross_entropy(model, batch)
+            loss.backward()
+            if doctor is not None:
+                doctor.step(batch, loss)
+            optimizer.step()
+        found.append(counted.count)
+    if doctor is not None:
+        assert not doctor.record.problems
+        doctor.close()
+    return found
+
+
+def test_looks_and_trials_take_as_many_operations_as_a_few_steps() -> None:
+    torch.manual_seed(0)
+    model = build("resnet18", "bn", input_shape=(3, 16, 16))
+    step = operations_of_steps(model, None, 2)[1]
+    light = operations_of_steps(model, "light", 20)
+    # At step 17 nothing sees activations; what comes of the look is counted in step 18.
+    assert sum(light[17:19]) - 2 * step < 1.5 * step
+    # In step 1 the step before is tried.
+    assert operations_of_steps(model, "standard", 2)[1] - light[1] < 8 * step
