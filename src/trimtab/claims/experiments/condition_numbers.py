@@ -183,7 +183,7 @@ def illconditioned(findings: Findings, context: Context) -> None:
     illconditioned_layers(findings, context, (0, 500, 1000))
 
 
-@experiment("hessian-blocks", "Norms of the Hessian blocks of layers", small=8, gpu=5, needs=_CIFAR)
+@experiment("hessian-blocks", "Norms of the Hessian blocks of layers", small=1, gpu=5, needs=_CIFAR)
 def hessian_blocks(findings: Findings, context: Context) -> None:
     """Sec. 3.3, after Prop. 5."""
     hessian_norms(findings, context, (0, 1000))

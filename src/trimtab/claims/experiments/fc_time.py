@@ -13,7 +13,7 @@ from trimtab.records import History
 BATCH_SIZES = (16, 256, 512)
 
 
-@experiment("fc-time", "Time of BN and BNP, two layers of 100", small=8, gpu=10, paper=20, needs=("cifar10",))
+@experiment("fc-time", "Time of BN and BNP, two layers of 100", small=3, gpu=10, paper=20, needs=("cifar10",))
 def fc_time(findings: Findings, context: Context) -> None:
     """Train by turns: of two runs that are compared, one begins when the other has ended."""
     shared = {

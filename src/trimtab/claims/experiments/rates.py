@@ -57,7 +57,7 @@ def enter_share(findings: Findings, table: str) -> None:
         findings.notes.append(f"{sum(entries)} of {len(entries)} entries are the best rate or its neighbour.")
 
 
-@experiment("rates-table2", "Best rates of the fully connected network", small=8, gpu=20, needs=("mnist", "cifar10"))
+@experiment("rates-table2", "Best rates of the fully connected network", small=6.5, gpu=20, needs=("mnist", "cifar10"))
 def table_2(findings: Findings, context: Context) -> None:
     """Table 2."""
     small = context.size == "small"
