@@ -117,7 +117,7 @@ ROWS: list[Row] = [
         ValueError,
         "input_shape must be a sequence of positive whole numbers",
     ),
-    (lambda: predict(linear(), (4,)), ValueError, r"model does not take inputs of input_shape \(4,\)"),
+    (lambda: predict(linear(), (4,)), ValueError, r"input_shape: the model does not take \(12, 4\)"),
     *each(
         (1, -0.1, NAN, "a", None),
         lambda v: predict(linear(), (3,), momentum=v),

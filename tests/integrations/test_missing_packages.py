@@ -21,7 +21,8 @@ def test_missing(module: str, packages: list[str], extra: str, monkeypatch: pyte
     for package in packages:
         for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
             monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, f"trimtab.integrations.{module}", raising=False)
+    for name in [name for name in sys.modules if name.startswith(f"trimtab.integrations.{module}")]:
+        monkeypatch.delitem(sys.modules, name)
     sentence = rf"this needs {packages[0]}; pip install '\.\[{module}\]' in trimtab's source folder gets it"
     with pytest.raises(ModuleNotFoundError, match=sentence):
         import_module(f"trimtab.integrations.{module}")
