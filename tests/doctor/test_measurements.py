@@ -19,8 +19,9 @@ from trimtab.doctor.pooling import joined
 from trimtab.doctor.record import Facts, Record, Trial
 from trimtab.doctor.schedule import Schedule
 from trimtab.doctor.trend import trend
-from trimtab.doctor.trying import GROWTH, MULTIPLES
+from trimtab.doctor.trying import GROWTH, MULTIPLES, Question, try_step
 from trimtab.probes import CannotMeasure, split_batch
+from trimtab.probes.surface import Surface
 
 
 def small() -> nn.Sequential:
@@ -120,6 +121,21 @@ def test_a_trial_is_the_step_that_was_taken() -> None:
     still = copy.deepcopy(start).eval()  # running statistics have moved once by the step's own forward
     still[1].load_state_dict({**still[1].state_dict(), **_statistics(end)})
     assert trial.validation == pytest.approx(sum(loss_of(still, batch) for batch in data[:2]) / 2, rel=0.2)
+
+
+def test_what_is_promised_is_no_product_in_half_precision() -> None:
+    """A gradient times a step of that rate is below the smallest number that half precision has."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).half()
+    loss_fn = lambda model, batch: model(batch).float().square().mean()  # noqa: E731
+    x = torch.randn(8, 4).half()
+    step = {name: torch.full_like(p, 1e-6) for name, p in model.named_parameters()}
+    trial = try_step(model, loss_fn, step, x, x, step=0, lr=1e-6, question=Question())
+    surface = Surface(model, loss_fn, x)
+    _, gradient = surface.gradient(surface.moved(step, -1.0))
+    promised = -sum(float((gradient[name].double() * step[name].double()).sum()) for name in step)
+    assert trial.promised == pytest.approx(promised, rel=1e-6)
+    assert not all(bool((gradient[name] * step[name]).count_nonzero() == step[name].numel()) for name in step)
 
 
 def _statistics(model: nn.Module) -> dict[str, Tensor]:

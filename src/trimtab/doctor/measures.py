@@ -14,8 +14,7 @@ from trimtab.bnp.layers import layer_type
 def unlike_sizes(layer: nn.Module, x: Tensor) -> Tensor:
     """How unlike the sizes of the features or channels are."""
     wide = x.detach().float()
-    channel = 1 if wide.ndim > 2 and not isinstance(layer, nn.Linear) else wide.ndim - 1
-    sizes = wide.square().mean([dim for dim in range(wide.ndim) if dim != channel]).sqrt()
+    sizes = wide.square().mean(_all_but_channel(layer, wide)).sqrt()
     quarters = torch.nanquantile(torch.where(sizes > 0, sizes, math.nan), torch.tensor([0.25, 0.75], device=x.device))
     return quarters[1] / quarters[0]
 
@@ -23,14 +22,19 @@ def unlike_sizes(layer: nn.Module, x: Tensor) -> Tensor:
 def input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
     """The numbers of an `InputLook`."""
     wide = x.detach().float()
-    channel = 1 if wide.ndim > 2 and not isinstance(layer, nn.Linear) else wide.ndim - 1
-    others = [dim for dim in range(wide.ndim) if dim != channel]
+    others = _all_but_channel(layer, wide)
     variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
     deviation = variance.sqrt()
     varying = torch.where(deviation > 0, deviation, math.nan)
     ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
     offset = mean.square().mean().sqrt() / variance.mean().sqrt()
     return torch.stack([root_mean_square(wide), offset, ends[0], ends[1]])
+
+
+def _all_but_channel(layer: nn.Module, x: Tensor) -> list[int]:
+    """The dimensions of a layer's input beside that of its features or channels."""
+    channel = 1 if x.ndim > 2 and not isinstance(layer, nn.Linear) else x.ndim - 1
+    return [dim for dim in range(x.ndim) if dim != channel]
 
 
 def root_mean_square(x: Tensor) -> Tensor:
@@ -67,7 +71,7 @@ def batch_beside_running(norms: Mapping[str, Any], before: Mapping[str, Sequence
     norms = {name: norm for name, norm in norms.items() if name in before}
     if not norms:
         return {}
-    mean, variance, count = (torch.cat([s[i].flatten() for s in [before[name] for name in norms]]) for i in range(3))
+    mean, variance, count = (torch.cat([before[name][i].flatten() for name in norms]) for i in range(3))
     new_mean, new_variance, new_count = (
         torch.cat([running_tensors(norm)[i].flatten() for norm in norms.values()]) for i in range(3)
     )

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab import _torch
 from trimtab.doctor.record import Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
@@ -73,7 +72,7 @@ def try_step(
     way = {name: moved[name] if name in moved else torch.zeros_like(value) for name, value in mine.here.items()}
     if not any(bool(value.any()) for value in way.values()):
         raise CannotMeasure("No parameter moved: was the optimizer's step skipped?")
-    before = dict(zip(way, _torch.subtract_all(list(mine.here.values()), list(way.values())), strict=True))
+    before = mine.moved(way, -1.0)
     loss, gradient = mine.gradient(before)
     (after,) = _along(mine, way, [1.0])
     other_losses = _along(another, way, [0.0, *MULTIPLES])
@@ -135,8 +134,10 @@ def _rescaled(before: Point, layer: str, factor: float) -> dict[str, Tensor]:
 
 
 def _dot(a: Point, b: Point) -> float:
-    products = _torch.multiply_all(list(a.values()), [b[name] for name in a])
-    return float(torch.stack([product.sum(dtype=torch.float64) for product in products]).sum())
+    # In float64: in half precision a gradient times a small step is 0.
+    return float(
+        torch.stack([torch.dot(x.flatten().double(), b[name].flatten().double()) for name, x in a.items()]).sum()
+    )
 
 
 def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:

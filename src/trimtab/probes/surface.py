@@ -104,10 +104,11 @@ class Surface:
 
     def moved(self, direction: Point, distance: float) -> dict[str, Tensor]:
         """The point at some distance from here along a direction; parameters that it does not name stay."""
-        return {
-            name: value + distance * direction[name] if name in direction else value
-            for name, value in self.here.items()
-        }
+        point = dict(zip(self.here, _torch.clone_all(list(self.here.values())), strict=True))
+        moving = [name for name in point if name in direction]
+        if moving:
+            _torch.add_all_([point[name] for name in moving], [direction[name] for name in moving], alpha=distance)
+        return point
 
     @property
     def still(self) -> IsolatedModel:
@@ -151,7 +152,7 @@ def differentiate(loss: Tensor, leaves: dict[str, Tensor], *, create_graph: bool
     """
     check_gradient(loss)
     gradients = _torch.gradients([loss], list(leaves.values()), create_graph=create_graph)
-    return {name: dense(gradient) for name, gradient in zip(leaves, gradients, strict=True)}
+    return dict(zip(leaves, gradients, strict=True))
 
 
 def check_gradient(loss: Tensor) -> None:
