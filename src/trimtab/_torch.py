@@ -257,9 +257,9 @@ def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def clone_all(tensors: Sequence[Tensor]) -> list[Tensor]:
     """A copy of each tensor, without its graph."""
-    with torch.no_grad():
-        copies = [torch.empty_like(tensor, requires_grad=False) for tensor in tensors]
-        copy_all_(copies, tensors)
+    sources = [tensor.detach() for tensor in tensors]  # not no_grad, which an interruption could leave on
+    copies = [torch.empty_like(source) for source in sources]
+    copy_all_(copies, sources)
     return copies
 
 
