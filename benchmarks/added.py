@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -72,6 +72,14 @@ def told(what: str, found: list[list[list[float]]]) -> str:
     return f"{what}: {split} = {median(added):.0f}{spread} µs added to {whole:.0f}: {ratio:.3f}"
 
 
+def compared(this: list[list[list[float]]], other: list[list[list[float]]]) -> str:
+    """A line: what this version adds more than the other one in the same turn, with the middle half of all turns."""
+    more = [sum(a[1]) - sum(a[0]) - sum(b[1]) + sum(b[0]) for a, b in zip(this, other, strict=True)]
+    low, middle, high = quantiles(more, n=4)
+    share = 100 * middle / median(sum(bnp) for _, bnp in other)
+    return f"this version adds {middle:+.0f} µs more ({low:+.0f} to {high:+.0f}), {share:+.1f} % of a step"
+
+
 @contextmanager
 def other_process(source: str, options: Any) -> Iterator[Callable[[], list[list[float]]]]:
     """A process with the trimtab of a source tree, which measures each time it is asked."""
@@ -104,19 +112,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--beside", metavar="SRC", help="the source tree of another version")
+    parser.add_argument("--turns", type=int, default=TURNS, help="with --beside; default %(default)s")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.beside:
         this = str(Path(__file__).parents[1] / "src")
         with other_process(options.beside, options) as other, other_process(this, options) as ours:
             found: dict[str, list[list[list[float]]]] = {"other": [], "this": []}
-            for turn in range(TURNS + 1):
+            for turn in range(options.turns + 1):
                 for name, ask in (("other", other), ("this", ours)) if turn % 2 else (("this", ours), ("other", other)):
                     measured = ask()
                     if turn:  # in the first one all is loaded and allocated
                         found[name].append(measured)
         for name, each in found.items():
             print(told(f"batch {options.batch}, {name} version", each))
+        print(compared(found["this"], found["other"]))
         return
     torch.set_num_threads(options.threads)
     contenders = [contender(options.device, options.batch, bnp) for bnp in (False, True)]

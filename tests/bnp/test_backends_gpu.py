@@ -190,10 +190,10 @@ def test_an_input_that_is_kept_elsewhere_does_not_wait() -> None:
     with trimtab.BNP(layer) as bnp:
         assert bnp is not None
         with torch.autograd.graph.save_on_cpu():
-            assert not layers.is_saved(x)
+            assert not layers.is_kept(layer, x)
         with torch.autocast("cuda", torch.bfloat16):
-            assert not layers.is_saved(x)
-        assert layers.saves_input(layer) and layers.is_saved(x)
+            assert not layers.is_kept(layer, x)
+        assert layers.is_kept(layer, x)
 
 
 def test_what_waits_does_not_grow_without_end() -> None:

@@ -4,6 +4,8 @@ Layers and backends remember what fits together and where tensors are, and know 
 Here each of them is replaced in the middle of training, and the plain way, which remembers nothing, is the judge.
 """
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -171,6 +173,23 @@ def test_a_weight_that_gets_another_shape_after_the_backward() -> None:
         with pytest.warns(trimtab.TrimtabWarning, match="its rows have columns of shape"):
             bnp.step()
         assert (layer.weight.grad == 1).all()
+
+
+def test_a_step_that_fails_keeps_no_gradient_and_knows_the_new_name_of_a_layer() -> None:
+    model = nn.Sequential(nn.Linear(6, 4))
+    with trimtab.BNP(model) as bnp:
+        for _ in range(3):
+            model(torch.randn(8, 6)).sum().backward()
+            bnp.step()
+        model.insert(0, nn.Identity())
+        model(torch.randn(8, 6)).sum().backward()
+        model[1].weight.grad = torch.ones(1, 1).expand(4, 6)
+        with pytest.raises(ValueError, match="layer '1' is expanded"):
+            bnp.step()
+        held = weakref.ref(model[1].bias.grad)
+        model.zero_grad()
+        gc.collect()  # the exception's frames
+        assert held() is None
 
 
 def test_moments_of_other_columns_for_the_same_averages() -> None:

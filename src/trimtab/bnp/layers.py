@@ -193,19 +193,17 @@ def transposed_convolution(
     return InputColumns(x, 1, x.shape[0], outputs, outputs - x.numel() // max(1, x.shape[1]))
 
 
-_SAVING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
+_KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})
 
 
-def saves_input(layer: Any) -> bool:
-    """Whether autograd keeps the input of a layer, and not what the layer makes of it first."""
-    return type(layer) in _SAVING and layer.__dict__.get("padding_mode", "zeros") == "zeros"  # Linear has none
+def is_kept(layer: Any, x: Tensor) -> bool:
+    """Whether autograd keeps this input of a layer, as it is, until the backward, on a GPU.
 
-
-def is_saved(x: Tensor) -> bool:
-    """Whether autograd keeps the input of a layer that `saves_input` as it is until the backward, on a GPU.
-
-    Not if autocast makes another tensor of it, and not if what is kept is packed away, as for checkpointing.
+    Not if the layer makes another tensor of it first, or autocast does, and not if what is kept is packed away, as for
+    checkpointing.
     """
+    if type(layer) not in _KEEPING or layer.__dict__.get("padding_mode", "zeros") != "zeros":  # Linear has none
+        return False
     if torch.is_autocast_enabled() and x.dtype is not torch.get_autocast_dtype("cuda"):
         return False
     return not _torch.packs_saved_tensors() and not _torch.is_wrapped(x)

@@ -96,7 +96,7 @@ class ModelStep:
                 unseen.append(layer)
                 continue
             if sharded is not None and is_sharded(grad):
-                sharded.localize(layer, step)
+                step = sharded.localized(layer, step)
             steps.append(step)
             if len(books.followers) > 1 and eager:
                 _refuse_spent(layer, grad)
@@ -106,9 +106,13 @@ class ModelStep:
         if self._watch is not None:
             for step in steps:
                 self._watch(step)
-        flags = self._backends.step(steps, fold)
-        if sharded is not None:
-            sharded.finish()
+        try:
+            flags = self._backends.step(steps, fold)
+            if sharded is not None:
+                sharded.finish()
+        finally:
+            for step in steps:  # layers keep them for the next step, but not what is in them
+                del step.weight, step.bias, step.rows
         for books, grad in shared:
             books.spend(grad)
         self._observed.discard()

@@ -6,7 +6,7 @@ whole gradient of the bias, and after the step what each process adds to it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -196,13 +196,13 @@ class ShardedStep:
         for each, part in zip(with_bias, message.split(sizes), strict=True):
             each.whole_bias = part
 
-    def localize(self, layer: ObservedLayer, step: LayerStep) -> None:
-        """Make the step of a layer that of the rows which this process holds."""
+    def localized(self, layer: ObservedLayer, step: LayerStep) -> LayerStep:
+        """The step of a layer as that of the rows which this process holds."""
         weight, bias = self._shards[layer]
         groups, _, inputs, sites = step.shape
-        step.weight, step.bias = weight.local, None if bias is None else bias.local
+        step = replace(step, weight=weight.local, bias=None if bias is None else bias.local)
         if weight.is_whole:
-            return
+            return step
         if layer in self._input_rows:
             step.by_output, step.replace = False, self._input_rows[layer].replace
         elif groups > 1:
@@ -213,6 +213,7 @@ class ShardedStep:
                 step.bias = None if bias is None else bias.local.new_zeros(1)
             step.shape = 1, len(step.weight), inputs, sites
             step.view = partial(_as_one_group, step.shape)
+        return step
 
     def finish(self) -> None:
         """Replace the gradients of biases that need all rows of their weights: one more exchange for all of them."""

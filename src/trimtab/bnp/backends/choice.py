@@ -129,24 +129,28 @@ class Backends:
         if _torch.is_compiling():  # the compiler makes kernels of its own
             _refuse_gradients(steps)
             return _reference(steps, self._options, fold)
-        groups: dict[Any, tuple[Backend | None, list[LayerStep], list[bytes]]] = {}
+        groups: dict[Any, tuple[Backend | None, list[LayerStep], list[bytes], list[Tensor]]] = {}
         rest: list[LayerStep] = []
         device = dtype = None  # of the group at hand: mostly there is one
         for step in steps:
             weight = step.weight
             if weight.dtype is not dtype or weight.device != device:
                 device, dtype = weight.device, weight.dtype
-                backend, members, records = groups.setdefault((device, dtype), (self._of(device), [], []))
+                group = groups.setdefault((device, dtype), (self._of(device), [], [], []))
+                backend, members, records, changed = group
             record = b"" if backend is None or not step.by_output else backend.record(step)
             if record:
                 members.append(step)
                 records.append(record)
+                changed.append(weight)
+                if step.bias is not None:
+                    changed.append(step.bias)
             else:
                 rest.append(step)
         if rest:
             _refuse_gradients(rest)
         flags: list[Tensor] = []
-        for backend, members, records in groups.values():
+        for backend, members, records, changed in groups.values():
             if backend is None or not members:
                 continue
             raised = backend.step(members, records, fold)
@@ -154,7 +158,6 @@ class Backends:
                 rest.extend(members)
                 continue
             flags.extend(raised)
-            changed = [grad for step in members for grad in (step.weight, step.bias) if grad is not None]
             torch.autograd.graph.increment_version(changed)  # autograd may have saved them
         return flags + _reference(rest, self._options, fold) if rest else flags
 

@@ -91,7 +91,7 @@ class _Known:
         kinds = (self.dtype, self.dtype, self.dtype, torch.int64, torch.int64)
         sizes = (self.columns, self.columns, 1, 1, 1)
         tensors = running.tensors().values()
-        self.addresses = [_address(*each, self.device, True) for each in zip(tensors, sizes, kinds, strict=True)]
+        self.addresses = [_dense(*each, self.device) for each in zip(tensors, sizes, kinds, strict=True)]
         self.layout: InputLayout | None = None
         self.about: tuple[Any, ...] = ()
         self.packed = _NONE
@@ -149,13 +149,17 @@ def record(step: LayerStep, only: torch.dtype | None = None, below: float = math
     weight, bias, rows, dtype, device = step.weight, step.bias, step.rows, known.dtype, known.device
     if known.weights >= below or (only is not None and dtype is not only):  # the weight is as the averages are
         return _NONE
-    weight_at = _address(weight, known.weights, dtype, device, False)
-    sites_last = weight_at != 0 and weight.is_contiguous()
-    if not sites_last and not (weight_at and _is_sites_first(weight, known)):
+    weight_at = _address(weight, known.weights, dtype, device)
+    if not weight_at:
+        return _NONE
+    sites_last = weight.is_contiguous()
+    if not sites_last and not _is_sites_first(weight, known):
         return _NONE
     bias_at = 0
-    if bias is not None and not (bias_at := _address(bias, known.outputs, dtype, device, True)):
-        return _NONE
+    if bias is not None:
+        bias_at = _address(bias, known.outputs, dtype, device)
+        if not bias_at or not bias.is_contiguous():
+            return _NONE
     if type(rows) is Rows and type(moments := rows.moments) is BufferMoments and moments.address and rows.zeros == 0:
         layout = moments.layout
         if layout is not known.layout:
@@ -180,12 +184,12 @@ def _batch_of(step: LayerStep, known: _Known) -> tuple[tuple[Count, Count, Count
     """
     rows = step.rows
     if isinstance(rows, RowSums):
-        return None, _address(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device, True), 0
+        return None, _dense(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device), 0
     if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
         step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
     batch = rows.moments.count, rows.samples, rows.outputs
     mean, variance = (
-        _address(tensor, known.columns, known.dtype, known.device, True)
+        _dense(tensor, known.columns, known.dtype, known.device)
         for tensor in (rows.moments.mean, rows.moments.variance)
     )
     return batch, mean if variance and all(type(count) is int for count in batch) else 0, variance
@@ -196,16 +200,23 @@ def _is_sites_first(weight: Tensor, known: _Known) -> bool:
     return known.columns == known.shape[0] * known.shape[2] and is_channels_last(weight)
 
 
-def _address(tensor: Tensor, numel: int, dtype: torch.dtype, device: torch.device, dense: bool) -> int:
-    """Where a tensor begins; 0 if it is not so many numbers of a type (and dense) on a device."""
+def _dense(tensor: Tensor, numel: int, dtype: torch.dtype, device: torch.device) -> int:
+    """As `_address`; 0 also if the numbers have gaps between them."""
+    address = _address(tensor, numel, dtype, device)
+    return address if address and tensor.is_contiguous() else 0
+
+
+def _address(tensor: Tensor, numel: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Where a tensor begins; 0 if it is not so many numbers of a type on a device, in memory of its own."""
     if (
         type(tensor) is not Tensor
-        or tensor.layout is not torch.strided
         or tensor.dtype is not dtype
-        or tensor.device != device
         or tensor.numel() != numel
+        or tensor.device != device
         or tensor.is_neg()
-        or (dense and not tensor.is_contiguous())
     ):
         return 0
-    return tensor.data_ptr()
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # a sparse tensor, or another one that has no numbers of its own
+        return 0

@@ -35,15 +35,20 @@ _Group = tuple[torch.device, MomentsPlan | None, list[int]]
 
 
 class TritonBackend:
-    """Moments and steps by the Triton kernels, for one BNP."""
+    """Moments and steps by the Triton kernels, for one BNP.
+
+    Attributes:
+        waiting: The moments to compute at the next `flush`.
+        max_waiting: How many may wait.
+    """
 
     def __init__(self, options: Options, layers: int, waiting: list[BufferMoments]) -> None:
         """Without plans, for a model with so many layers; moments wait in `waiting`."""
-        self._max_waiting = max(_MAX_WAITING, 2 * layers)
+        self.max_waiting = max(_MAX_WAITING, 2 * layers)
         # On the host, where the device can write to it: so it is looked at without asking the device for anything.
         self._flag = torch.zeros((), dtype=torch.int32, pin_memory=True)
         _FLAGS.append(self._flag)
-        self._waiting = waiting
+        self.waiting = waiting
         self._moments_plans = Plans(MomentsPlan, _MAX_PLANS)
         self._plans_for_one = Plans(partial(MomentsPlan, alone=True), _MAX_ALONE)
         self._step_plans = Plans(partial(StepPlan, self._flag), _MAX_PLANS)
@@ -62,17 +67,11 @@ class TritonBackend:
         sizes = sizes_in_memory(x, column) if 0 < x.numel() < MAX_NUMBERS else None
         return None if sizes is None else _TritonLayout(x, column, sizes, self)
 
-    def wait(self, moments: BufferMoments) -> None:
-        """Compute these moments at the next `flush`."""
-        self._waiting.append(moments)
-        if len(self._waiting) > self._max_waiting:
-            self.flush()
-
     def flush(self) -> None:
         """Compute all that waits."""
-        if self._waiting:
-            waiting = self._waiting.copy()
-            self._waiting.clear()
+        if self.waiting:
+            waiting = self.waiting.copy()
+            self.waiting.clear()
             self._compute(waiting)
 
     def _compute(self, waiting: Sequence[BufferMoments]) -> None:
@@ -163,7 +162,10 @@ class _TritonLayout(InputLayout):
         """The moments of an input of this kind; if it is saved they wait until `flush`, else they are computed now."""
         moments = BufferMoments(self, x, None)
         if saved:
-            self._backend.wait(moments)
+            backend = self._backend
+            backend.waiting.append(moments)
+            if len(backend.waiting) > backend.max_waiting:
+                backend.flush()
             return moments
         plan = self._plan
         if plan is None or is_capturing():  # a graph keeps the plans that it is captured with

@@ -91,7 +91,8 @@ class Books:
 
     def called(self, rows: Rows, outputs: Iterable[Tensor]) -> None:
         """The layer was called and has shown these rows; its outputs need a gradient."""
-        if self._reached and _torch.current_backward() == -1:  # what earlier backwards came to has come to nothing
+        within_backward = _torch.current_backward() != -1
+        if self._reached and not within_backward:  # what earlier backwards came to has come to nothing
             self._reached.clear()
         if self._seen and self._seen[0].node is None:  # the model was called again since
             self._seen = [call for call in self._seen if call.node is not None]
@@ -102,7 +103,7 @@ class Books:
                 y.register_hook(Call(number, rows, None, None, self.reached).on_node)
                 continue
             call = Call(number, rows, node, self.weight, self.reached)
-            if self._open_calls.keep(call):
+            if not within_backward and self._open_calls.keep(call):
                 self._seen.append(call)
             else:
                 call.wait_for_backward()

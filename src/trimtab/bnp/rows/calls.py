@@ -90,7 +90,7 @@ class OpenCalls:
         self.backends = backends
         self.adding_backward = -1
         self._calls: list[Call] = []
-        self._thread = 0  # in which the model is being called
+        self._thread = 0  # in which the model is being called, if calls may be known by their nodes
 
     def begin(self) -> None:
         """The model is called.
@@ -101,7 +101,7 @@ class OpenCalls:
             return
         if self._calls:
             self.release()
-        self._thread = get_ident()
+        self._thread = get_ident() if _torch.ASKS_FOR_NODES else 0
 
     def end(self, outputs: Iterable[Tensor]) -> None:
         """The call of the model is over, with these outputs."""
@@ -113,8 +113,8 @@ class OpenCalls:
                         call.expect_to_be_first()
 
     def keep(self, call: Call) -> bool:
-        """Whether a call may be known by its node: not within a backward or outside a call of the model."""
-        if not _torch.ASKS_FOR_NODES or self._thread != get_ident() or _torch.current_backward() != -1:
+        """Whether a call outside a backward may be known by its node: within a call of the model."""
+        if self._thread != get_ident():
             return False
         self._calls.append(call)
         return True

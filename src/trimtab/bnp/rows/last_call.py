@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trimtab.bnp.algorithm.moments import Rows
 from trimtab.bnp.backends import InputLayout
-from trimtab.bnp.layers import InputColumns, is_saved, saves_input
+from trimtab.bnp.layers import InputColumns, is_kept
 
 
 class LastCall:
@@ -35,5 +35,5 @@ class LastCall:
         ):
             return None
         layer = self._layer
-        moments = layout.moments(x, layer is not None and saves_input(layer) and is_saved(x))
+        moments = layout.moments(x, layer is not None and is_kept(layer, x))
         return None if moments is None else Rows(moments, self._samples, self._outputs, self._zeros)

@@ -46,8 +46,8 @@ class ObservedLayer(KnownLayer):
         self.books = Books(self._observation.open_calls, self._compiled)
         self._memo: dict[str, Any] = {}  # for the backends
         self._last_call: LastCall | None = None
-        # A layout of moments, a shape of the weight and a running mean that were found to fit each other in a step
-        self._fitting: tuple[InputLayout, KnownShape, Tensor] | None = None
+        # A layout of moments, a shape of the weight and a running mean that fit each other, and the last step of these
+        self._last_step: tuple[InputLayout, KnownShape, Tensor, LayerStep] | None = None
         self._looked_at_values = False  # of what a registered function has returned
         common = self._observation
         self.hooks = CallHooks(
@@ -67,6 +67,11 @@ class ObservedLayer(KnownLayer):
         self._look_again()
         self._forget()
 
+    def rename(self, name: str) -> None:
+        """It has this name in the model now."""
+        if name != self.name:
+            self.name, self._last_step = name, None
+
     # ---- What is seen of it ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -80,7 +85,7 @@ class ObservedLayer(KnownLayer):
         self.books.discard()
         self.books.follow(None)
         self._compiled.clear()
-        self._memo, self._fitting = {}, None
+        self._memo, self._last_step = {}, None
         self.hooks.take_off()
 
     def _follow(self, weight: nn.Parameter | None) -> None:
@@ -93,7 +98,7 @@ class ObservedLayer(KnownLayer):
 
     def _prepare_for_compiled_code(self, weight: nn.Parameter) -> None:
         """Make what it needs, which it cannot make itself."""
-        self._fitting = None
+        self._last_step = None
         if weight.numel() and (shape := self.shape(weight)) is not None:
             self._compiled.fit(weight, shape, self._observation.options, self._token_reached)
 
@@ -251,25 +256,29 @@ class ObservedLayer(KnownLayer):
                 return None
             known = self._shape
             assert known is not None
-        layout = rows.moments.layout if type(rows) is Rows and type(rows.moments) is BufferMoments else None
-        running = self.running
-        if (
-            layout is None
-            or running is None
-            or (fitting := self._fitting) is None
-            or fitting[0] is not layout
-            or fitting[1] is not known
-            or fitting[2] is not running.mean
-            or weight.device != layout.device
-        ):
-            fitted = self._fitted(weight, rows, known)
-            if fitted is None:
-                return None
-            rows, running = fitted, self.running
-            assert running is not None
         bias = self.trained_bias(parameters)
-        bias_grad, by_output = None if bias is None else bias.grad, self.kind.view is output_first
-        return LayerStep(self.name, grad, bias_grad, rows, running, self.view, known[2], by_output, self._memo)
+        bias_grad = None if bias is None else bias.grad
+        layout = rows.moments.layout if type(rows) is Rows and type(rows.moments) is BufferMoments else None
+        if (
+            layout is not None
+            and (last := self._last_step) is not None
+            and last[0] is layout
+            and last[1] is known
+            and (step := last[3]).running is self.running
+            and step.running.mean is last[2]
+            and weight.device == layout.device
+        ):
+            step.weight, step.bias, step.rows = grad, bias_grad, rows
+            return step
+        fitted = self._fitted(weight, rows, known)
+        if fitted is None:
+            return None
+        running, by_output = self.running, self.kind.view is output_first
+        assert running is not None
+        step = LayerStep(self.name, grad, bias_grad, fitted, running, self.view, known[2], by_output, self._memo)
+        if layout is not None and fitted is rows:
+            self._last_step = layout, known, running.mean, step
+        return step
 
     def _fitted(self, weight: nn.Parameter, rows: Rows | RowSums, known: KnownShape) -> Rows | RowSums | None:
         """The rows on the weight's device, and running averages for them; None, and a problem, if they do not fit."""
@@ -292,6 +301,4 @@ class ObservedLayer(KnownLayer):
             )
         if average.dtype is not like.dtype or average.device != like.device:
             self.running.to(like.device, like.dtype)
-        if type(like) is BufferMoments:
-            self._fitting = like.layout, known, self.running.mean
         return rows

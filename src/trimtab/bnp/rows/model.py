@@ -172,7 +172,7 @@ class ObservedModel:
                     f"use spatial='channel' or skip={name!r}."
                 )
             layer = known.pop(id(module), None) or ObservedLayer(name, module, kind, self._observation)
-            layer.name = name
+            layer.rename(name)
             layer.books.unused_steps = self.unused_steps
             layers[name] = layer
         for layer in known.values():
