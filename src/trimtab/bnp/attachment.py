@@ -103,9 +103,12 @@ def attached_to(optimizer: Optimizer) -> list[Attachment]:
     return list(_ATTACHED.get(innermost(optimizer), ()))
 
 
+_params_of = itemgetter("params")
+
+
 def parameter_ids(optimizer: Optimizer) -> set[int]:
     """The identities of an optimizer's parameters."""
-    return set(map(id, chain.from_iterable(map(itemgetter("params"), optimizer.param_groups))))
+    return set(map(id, chain.from_iterable(map(_params_of, optimizer.param_groups))))
 
 
 def bnps_attached_to(optimizer: Optimizer) -> list[Any]:

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,7 +50,6 @@ class ObservedModel:
         self.unused_steps = UnusedSteps()
         self._observation = Observation(model, options, backends)
         self._contents: _Contents | None = None
-        self._checked: list[int] = []  # the identities of what was in it when its layers were checked
         self._handles: list[RemovableHandle] = []
         self._active = False  # beside the handles, at which compiled code cannot look
 
@@ -123,10 +123,10 @@ class ObservedModel:
         """
         if _torch.is_compiling():
             return
-        if self._contents is None or self._contents.identities() != self._checked:
+        if self._contents is None or self._contents.changed():
             self._contents = self._find_layers()
             self._check_layers()
-            self._checked = self._contents.identities()
+            self._contents.note()
 
     def _before_forward(self, *_: Any) -> None:
         """See new layers before they are called. Parameters wait: functional_call swaps them for a while."""
@@ -223,54 +223,62 @@ class _Contents:
     """What a model consists of, to see in little time whether that has changed."""
 
     def __init__(self, model: nn.Module, layers: Iterable[ObservedLayer]) -> None:
-        """As it is now; forwards are yet to be looked at.
+        """As it is now; parameters and forwards are yet to be looked at.
 
         If modules were added or removed, some module that is known does not consist of what it did.
         """
         self._modules = list(model.modules())  # kept, so that no new one is where one of these was
         children = list(map(_torch.children_of, self._modules))
-        self._children = _Mappings(children)
-        self._everything = _Mappings([*children, *map(_torch.parameters_of, self._modules)])
+        self._children = _Values(children)
+        self._everything = _Values([*children, *map(_torch.parameters_of, self._modules)])
+        self._children.note()
         self._layers = [layer.module for layer in layers]
         methods = [(layer.module, name) for layer in layers for name in layer.kind.methods]
-        self._own_methods = [(module.__dict__, name) for module, name in methods]
-        self._class_methods = list({(type(module), name) for module, name in methods})
-        self._known_children = self._children.identities()
+        self._own = [module.__dict__ for module, _ in methods], [name for _, name in methods]
+        classes = {(type(module), name) for module, name in methods}
+        self._of_classes = [cls for cls, _ in classes], [name for _, name in classes]
         self._known_forwards: list[Any] = []
 
     def modules_changed(self) -> bool:
         """Whether other modules are in the model."""
-        return self._known_children != self._children.identities()
+        return self._children.changed()
 
-    def identities(self) -> list[int]:
-        """Those of all modules and parameters in the modules that are known."""
-        return self._everything.identities()
+    def changed(self) -> bool:
+        """Whether other modules or parameters are in the modules that are known than when they were noted."""
+        return self._everything.changed()
+
+    def note(self) -> None:
+        """Note the modules and parameters as they are now."""
+        self._everything.note()
 
     def forwards_changed(self) -> bool:
         """Whether layers have another `forward` than when this was last asked.
 
         Their classes, their own attributes and those of their classes decide about it.
         """
-        own = [attributes.get(name) for attributes, name in self._own_methods]
-        of_classes = [getattr(cls, name, None) for cls, name in self._class_methods]
+        own, of_classes = map(dict.get, *self._own), map(getattr, *self._of_classes, repeat(None))
         before, self._known_forwards = self._known_forwards, [*map(type, self._layers), *own, *of_classes]
         return before != self._known_forwards
 
 
-class _Mappings:
-    """Mappings that may change, most of them empty."""
+class _Values:
+    """The values of mappings that may change."""
 
-    def __init__(self, mappings: list[Mapping[str, Any]]) -> None:
-        """As they are now."""
-        self._empty = [mapping for mapping in mappings if not mapping]
-        self._values = [mapping.values() for mapping in mappings if mapping]  # views, which change with them
+    def __init__(self, mappings: Iterable[Mapping[str, Any]]) -> None:
+        """None are noted yet."""
+        self._views = [*[mapping.values() for mapping in mappings], _END]  # views change with their mappings
+        self._noted: list[Any] = []
 
-    def identities(self) -> list[int]:
-        """Those of all values; another list if something was put into a mapping, taken out or replaced."""
-        values = self._values
-        if any(self._empty):
-            values = [*values, *[mapping.values() for mapping in self._empty if mapping]]
-        return list(map(id, chain.from_iterable(values)))
+    def note(self) -> None:
+        """Note the values as they are now."""
+        self._noted = list(chain.from_iterable(self._views))
+
+    def changed(self) -> bool:
+        """Whether something was put into a mapping, taken out or replaced since: all is compared by identity."""
+        return not self._noted or not all(map(is_, chain.from_iterable(self._views), self._noted))
+
+
+_END = (object(),)  # so that values of another number are not the same
 
 
 class _CannotLookIntoError(Exception):
