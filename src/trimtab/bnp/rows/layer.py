@@ -259,17 +259,17 @@ class ObservedLayer(KnownLayer):
         bias = self.trained_bias(parameters)
         bias_grad = None if bias is None else bias.grad
         layout = rows.moments.layout if type(rows) is Rows and type(rows.moments) is BufferMoments else None
-        if (
-            layout is not None
-            and (last := self._last_step) is not None
-            and last[0] is layout
-            and last[1] is known
-            and (step := last[3]).running is self.running
-            and step.running.mean is last[2]
-            and weight.device == layout.device
-        ):
-            step.weight, step.bias, step.rows = grad, bias_grad, rows
-            return step
+        if layout is not None and self._last_step is not None:
+            its_layout, its_shape, its_mean, step = self._last_step
+            if (
+                its_layout is layout
+                and its_shape is known
+                and self.running is step.running
+                and step.running.mean is its_mean
+                and weight.device == layout.device
+            ):
+                step.weight, step.bias, step.rows = grad, bias_grad, rows
+                return step
         fitted = self._fitted(weight, rows, known)
         if fitted is None:
             return None
