@@ -105,6 +105,7 @@ class Doctor:
         self._losses: list[Tensor] = []
         self._taken: tuple[Taken, Any] | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
+        self._tried_at: dict[str, Tensor] = {}  # the parameters at the last trial
         self._step = 0
         self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
         if _compiled(model):
@@ -185,7 +186,8 @@ class Doctor:
         self.record.looks.append(look)
         if not self._schedule.trial(taken.step):
             return
-        if self._attempt("trial", lambda: self._try(look, moved, own, batch)):
+        before, self._tried_at = self._tried_at, taken.before
+        if self._attempt("trial", lambda: self._try(look, moved, own, batch, _way(before, taken.before))):
             for name in self._schedule.probes(len(self.record.trials) - 1):
                 probed = self._pooled(own) if name == "noise" else own
                 result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed)
@@ -194,9 +196,10 @@ class Doctor:
                 else:
                     self.record.probed.setdefault(name, []).append((taken.step, result))
 
-    def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any) -> None:
+    def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any, path: dict[str, Tensor] | None) -> None:
         rescaled = {**suspicion.large_signals(look), **suspicion.small_signals(look)}
         question = Question(
+            path=path,
             without=tuple(suspicion.out_of_proportion(look)),
             rescaled={name: 1 / gain for name, gain in rescaled.items()},
             running=bool(self.record.facts.batchnorms),
@@ -253,6 +256,13 @@ def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
         bnp=bool(bnps_attached_to(optimizer)),
         dtype=", ".join(sorted(kinds)),
     )
+
+
+def _way(before: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """From some parameters to what they are now; None if others are trained now, or there is no trial before."""
+    if before.keys() != now.keys():
+        return None
+    return dict(zip(now, _torch.subtract_all(list(now.values()), [before[name] for name in now]), strict=True))
 
 
 def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:

@@ -132,6 +132,8 @@ class Trial:
         other: L(θ) on the other batch.
         evaluated: L(θ) on the own batch in evaluation mode; NaN if it was not measured.
         grown: L(1.1 θ) on the other batch, all weights a tenth larger.
+        path: L(θ + d + a·w) on the other batch for each a of `trying.PATH`, where w is the way from the last trial to
+            this one; empty at the first trial.
         without: L(θ + d without the step of one layer) on the other batch, by layer.
         rescaled: L(θ with one layer's weight rescaled) on the other batch, by layer.
         undone: The share of what the gradient's step promises that weight decay takes back.
@@ -149,6 +151,7 @@ class Trial:
     other: float
     evaluated: float = math.nan
     grown: float = math.nan
+    path: tuple[float, ...] = ()
     without: dict[str, float] = field(default_factory=dict)
     rescaled: dict[str, float] = field(default_factory=dict)
     undone: float = math.nan
