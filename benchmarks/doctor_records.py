@@ -53,14 +53,15 @@ def judged_again(rows: list[Row], records: Iterator[tuple[str, int, Record]]) ->
     for row in rows:
         record = of.get((row["key"], row["seed"]))
         if row["kind"] == "case" and record is not None:
-            findings = judge(record).findings
-            early = judge(until(record, row["early_at"])).findings
-            again = {
-                "found": [finding.name for finding in findings],
-                "layers": [finding.layer for finding in findings],
-                "early": [finding.name for finding in early],
-                "told": str(judge(record)),
+            diagnosis = judge(record)
+            again: Row = {
+                "found": [finding.name for finding in diagnosis.findings],
+                "layers": [finding.layer for finding in diagnosis.findings],
+                "told": str(diagnosis),
             }
+            if "early_at" in row:  # not where the loss broke before that
+                early = judge(until(record, row["early_at"]))
+                again["early"] = [finding.name for finding in early.findings]
             row = row | again
         found.append(row)
     top = {(row["key"], row["seed"]): row["found"][:1] for row in found if row["kind"] == "case"}

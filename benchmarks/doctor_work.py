@@ -38,8 +38,8 @@ class How:
         steps: Instead of each base's own, to try the program.
     """
 
-    doctor: str
-    level: str
+    doctor: str = "trimtab:Doctor"
+    level: str = "standard"
     until: float = math.inf
     steps: int | None = None
 
@@ -198,7 +198,7 @@ class Bench:
                     except Exception as error:  # one training that fails is no reason to lose the others
                         yield f"FAILED: {args[0]}: {type(error).__name__}: {error}"
                         continue
-                    self._write(done)
+                    self.write(done)
                     if done.rate > 0:
                         for half, case, seed in of[args[0]]:
                             cure = bool(case.planted) and seed == self.seeds[0]
@@ -206,7 +206,8 @@ class Bench:
                     if not done.over:
                         yield ", ".join(f"{row['key']} ({row['kind']}, {row['seed']})" for row in done.rows[:1])
 
-    def _write(self, done: Done) -> None:
+    def write(self, done: Done) -> None:
+        """Append what a task has to tell to the files."""
         for row in done.rows:
             append_line(self.out, row)
         if self.records is not None and done.record is not None and done.rows:

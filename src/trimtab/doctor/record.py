@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+PATH = (-0.5, 1.0, 2.0, 4.0, 8.0)
+"""Of the way that the training has come since the last trial: half of it back, and so many times as far on. A single
+step has the noise of its batch in it, a way of many steps hardly has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerLook:
@@ -132,7 +136,7 @@ class Trial:
         other: L(θ) on the other batch.
         evaluated: L(θ) on the own batch in evaluation mode; NaN if it was not measured.
         grown: L(1.1 θ) on the other batch, all weights a tenth larger.
-        path: L(θ + d + a·w) on the other batch for each a of `trying.PATH`, where w is the way from the last trial to
+        path: L(θ + d + a·w) on the other batch for each a of `PATH`, where w is the way from the last trial to
             this one; empty at the first trial.
         without: L(θ + d without the step of one layer) on the other batch, by layer.
         rescaled: L(θ with one layer's weight rescaled) on the other batch, by layer.

@@ -8,16 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.doctor.record import Trial
+from trimtab.doctor.record import PATH, Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
 from trimtab.probes.surface import Surface, differentiate
 
 MULTIPLES = (1 / 32, 1 / 8, 1 / 2, 1.0, 2.0, 8.0, 32.0)
 """Of the step: from far too long to far too short, each a forward."""
-PATH = (-0.5, 1.0, 2.0, 4.0, 8.0)
-"""Of the way that the training has come since the last trial: half of it back, and so many times as far on. A single
-step has the noise of its batch in it, a way of many steps hardly has."""
 GROWTH = 0.1
 """By how much all weights are lengthened to see what decay costs: little enough for a slope, enough for float32."""
 LOSS_SCALE = 2.0**12

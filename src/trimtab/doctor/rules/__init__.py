@@ -53,6 +53,7 @@ CAUSES: dict[str, frozenset[str]] = {
     ),
     "labels-not-learnable": frozenset(
         {
+            "train-eval-gap",
             "inputs-badly-scaled",
             "dead-units",
             "exploding-layer",

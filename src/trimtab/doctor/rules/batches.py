@@ -1,15 +1,16 @@
 """Batches: too small for BatchNorm, other in training than in evaluation, or with labels that nothing can learn."""
 
 import math
+from collections.abc import Sequence
 from math import ceil
 from statistics import fmean
 
 from trimtab.doctor.cure import Cure
-from trimtab.doctor.curves import gain_curve, middle_of, settled
+from trimtab.doctor.curves import gain_curve, middle_of, same_samples, settled
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import Record, Trial
 from trimtab.doctor.rules.rates import FEWEST
-from trimtab.doctor.trend import trend
+from trimtab.doctor.trend import Trend, trend
 
 FEW_VALUES = 6
 """So few values of a channel, samples times positions, have a mean and a variance that are mostly noise."""
@@ -20,6 +21,9 @@ GAP = 1.4
 after the first quarter: 1.1 at most in healthy trainings, in which both are nearly the same."""
 STILL = 1.15
 """... and so many times in the last one: running statistics that lagged behind may have arrived."""
+FORGOTTEN = 0.4
+"""... or so much of what the loss has come down by is lost in evaluation mode, and half as much in the last one: where
+little is learned, losses in both modes are alike."""
 GAP_OF_START = 0.01
 """... and larger by this share of the loss at the start, so that tiny losses are no matter."""
 NO_BETTER = 0.98
@@ -34,6 +38,8 @@ IN_VAIN = 0.05
 FITTED = 5e-4
 """A step takes at least this share of the first loss off that of its own batch: less where nothing is fitted at all,
 since signals are lost on the way."""
+ENOUGH = 4096
+"""Samples that a training has seen before it is judged by what it has learned of them."""
 BURST = 2.0
 """A loss that went up to this multiple of its beginning is another matter."""
 
@@ -75,9 +81,8 @@ def train_eval_gap(record: Record) -> Finding | None:
     if not record.facts.batchnorms or len(trials) < FEWEST or not late:
         return None
     training, evaluated = fmean(trial.loss for trial in late), fmean(trial.evaluated for trial in late)
-    if not evaluated > GAP * training or not evaluated > training + GAP_OF_START * seen.start:
-        return None
-    if late[-1].evaluated < STILL * late[-1].loss:
+    apart = evaluated > GAP * training and late[-1].evaluated >= STILL * late[-1].loss
+    if not evaluated > training + GAP_OF_START * seen.start or not (apart or _forgotten(late, seen)):
         return None
     shifts = {
         name: middle_of(norm.shift for look in record.looks[-FEWEST:] for norm in look.norms if norm.layer == name)
@@ -100,11 +105,28 @@ def train_eval_gap(record: Record) -> Finding | None:
     )
 
 
+def _forgotten(trials: Sequence[Trial], seen: Trend) -> bool:
+    """Whether much of what was learned is not there in evaluation mode, in the mean of the trials and in the last."""
+    learned = fmean(seen.start - trial.loss for trial in trials)
+    lost = fmean(trial.evaluated - trial.loss for trial in trials)
+    last = trials[-1]
+    still = last.evaluated - last.loss >= FORGOTTEN / 2 * (seen.start - last.loss)
+    return lost >= FORGOTTEN * learned and lost >= 0.03 * seen.start and still
+
+
 def labels_not_learnable(record: Record) -> Finding | None:
     """Training data are fitted and validation data are not, from the beginning on."""
     seen = trend(record)
     judged = [trial for trial in record.trials if math.isfinite(trial.validation)]
     if len(judged) < FEWEST or seen.broken is not None or seen.peak > BURST * seen.start:
+        return None
+    if (
+        len(record.losses) * record.facts.batch_size < ENOUGH
+        or len(settled(record)) < 4
+        or same_samples(settled(record))
+    ):
+        return None
+    if any(layer.dead >= 0.98 for layer in record.looks[-1].layers):
         return None
     first = judged[0].validation
     lowest = min(trial.validation for trial in judged[1:])

@@ -49,7 +49,9 @@ def died(record: Record) -> LayerLook | None:
     found = [
         layer
         for layer in (record.looks[-1].layers if record.looks else ())
-        if layer.rows >= FEW_ROWS and layer.dead >= HALF and early.get(layer.layer, 1.0) <= layer.dead - AT_FIRST_LESS
+        if layer.rows >= FEW_ROWS
+        and layer.dead >= MANY_DEAD
+        and early.get(layer.layer, 1.0) <= layer.dead - AT_FIRST_LESS
     ]
     return max(found, key=lambda layer: layer.dead, default=None)
 

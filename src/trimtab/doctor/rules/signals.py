@@ -47,33 +47,36 @@ def dead_units(record: Record) -> Finding | None:
         return None
     dead = max(layers, key=lambda layer: (layer.dead >= DEAD, layer.dead))
     whole = dead.dead >= DEAD
-    return Finding(
-        name="dead-units",
-        layer=dead.layer,
-        evidence={"dead": dead.dead, "outputs": float(dead.rows), "loss": seen.recent},
-        sentence=f"{100 * dead.dead:.0f} % of its {dead.rows} outputs have had a gradient of exactly 0 in the last "
-        f"looks, so they no longer learn, and the loss stays at {seen.recent:.3g}.",
-        advice="Begin anew with the usual initialization and a lower learning rate; LeakyReLU or a normalization "
-        "before "
-        "the activation keeps units alive.",
-        cure=Cure(setting="init", value="default", layer=dead.layer, sentence=f"initialize layer {dead.layer} anew"),
+    return _dead(
+        dead,
+        seen,
+        f"in the last looks, so they no longer learn, and the loss stays at {seen.recent:.3g}.",
         certainty=0.6 if whole and not seen.leapt else 0.5,
         severity=1.0 if whole else 0.5,
     )
 
 
 def _never_alive(layer: LayerLook, seen: Trend) -> Finding:
+    return _dead(
+        layer,
+        seen,
+        f"since the first step, so they never learn, and the loss is {seen.recent:.3g}.",
+        certainty=0.8,
+        severity=1.0 if seen.stuck or layer.dead >= DEAD else 0.9 if layer.dead >= NEARLY_ALL else 0.7,
+    )
+
+
+def _dead(layer: LayerLook, seen: Trend, since: str, *, certainty: float, severity: float) -> Finding:
     return Finding(
         name="dead-units",
         layer=layer.layer,
         evidence={"dead": layer.dead, "outputs": float(layer.rows), "loss": seen.recent},
-        sentence=f"{100 * layer.dead:.0f} % of its {layer.rows} outputs have had a gradient of exactly 0 since the "
-        f"first step, so they never learn, and the loss is {seen.recent:.3g}.",
-        advice="Begin anew with the usual initialization, biases near 0 above all; LeakyReLU or a normalization before "
-        "the activation keeps units alive.",
+        sentence=f"{100 * layer.dead:.0f} % of its {layer.rows} outputs have had a gradient of exactly 0 {since}",
+        advice="Begin anew with the usual initialization, biases near 0, and a rate at which the loss does not leap; "
+        "LeakyReLU or a normalization before the activation keeps units alive.",
         cure=Cure(setting="init", value="default", layer=layer.layer, sentence=f"initialize layer {layer.layer} anew"),
-        certainty=0.8,
-        severity=1.0 if seen.stuck or layer.dead >= DEAD else 0.9 if layer.dead >= NEARLY_ALL else 0.7,
+        certainty=certainty,
+        severity=severity,
     )
 
 
