@@ -39,10 +39,9 @@ def gain_curve(trials: Sequence[Trial]) -> list[float]:
 
 
 def path_gains(trials: Sequence[Trial]) -> list[list[float]]:
-    """For each multiple of `PATH` the relative decreases of another batch's loss there, of all trials that have them."""
-    walked = [trial for trial in trials if trial.path]
+    """For each multiple of `PATH` the relative decreases of another batch's loss there, for trials that have them."""
     return [
-        [_relative(trial.others[trial.multiples.index(1.0)], trial.path[index]) for trial in walked]
+        [_relative(trial.others[trial.multiples.index(1.0)], trial.path[index]) for trial in trials]
         for index in range(len(PATH))
     ]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PATH = (-0.5, 1.0, 2.0, 4.0, 8.0)
-"""Of the way that the training has come since the last trial: half of it back, and so many times as far on. A single
+"""Of the way that the training has come since an earlier trial: half of it back, and so many times as far on. A single
 step has the noise of its batch in it, a way of many steps hardly has."""
 
 
@@ -136,8 +136,8 @@ class Trial:
         other: L(θ) on the other batch.
         evaluated: L(θ) on the own batch in evaluation mode; NaN if it was not measured.
         grown: L(1.1 θ) on the other batch, all weights a tenth larger.
-        path: L(θ + d + a·w) on the other batch for each a of `PATH`, where w is the way from the last trial to
-            this one; empty at the first trial.
+        path: L(θ + d + a·w) on the other batch for each a of `PATH`, where w is the way from an earlier trial to
+            this one, of 48 steps or more; empty if there is none.
         without: L(θ + d without the step of one layer) on the other batch, by layer.
         rescaled: L(θ with one layer's weight rescaled) on the other batch, by layer.
         undone: The share of what the gradient's step promises that weight decay takes back.
@@ -192,6 +192,7 @@ class Facts:
         weight_decay: The largest of its groups.
         batch_size: Samples in a batch; 0 if they cannot be counted.
         batchnorms: The names of the layers that normalize by the batch.
+        normalized: Whether some layer is a normalization, of whatever kind.
         bnp: Whether a BNP is attached.
         dtype: Of the parameters.
     """
@@ -200,6 +201,7 @@ class Facts:
     weight_decay: float = 0.0
     batch_size: int = 0
     batchnorms: tuple[str, ...] = ()
+    normalized: bool = False
     bnp: bool = False
     dtype: str = "float32"
 

@@ -26,7 +26,7 @@ class Question:
     """What to find out about one step beside its length.
 
     Attributes:
-        path: The way since the last trial, by the names of the parameters; None at the first trial.
+        path: The way since an earlier trial, by the names of the parameters; None if there is none.
         without: Layers whose part of the step is to be left out.
         rescaled: Layers whose weight is to be multiplied, and by how much.
         running: Whether to compare with evaluation mode.

@@ -16,6 +16,7 @@ from trimtab.doctor.curves import (
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import PATH, LayerLook, Record, Trial
 from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, died
+from trimtab.doctor.schedule import WAY
 from trimtab.doctor.trend import Trend, trend
 
 LINEAR = 0.94
@@ -100,7 +101,7 @@ def learning_rate_too_low(record: Record) -> Finding | None:
     Of what a step does with its own batch alone, this cannot be seen where the loss has a few sharp directions.
     """
     seen = trend(record)
-    trials = unfinished(settled(record)[1:], seen.start)
+    trials = [trial for trial in unfinished(settled(record), seen.start) if trial.path]
     gains = path_gains(trials)
     on, further = gains[PATH.index(1.0)], gains[PATH.index(2.0)]
     if seen.done or seen.leapt or len(on) < FEWEST or same_samples(trials) or median(on) < -MISSED:
@@ -124,9 +125,9 @@ def learning_rate_too_low(record: Record) -> Finding | None:
             "best_multiple": best,
             "loss": seen.recent,
         },
-        sentence=f"The way that was gone from one trial to the next, gone once more at once, would have lowered another "
-        f"batch's loss {100 * better:.0f} % of {len(on)} times, by {100 * median(on):.2g} % in the median, so that fewer "
-        f"and longer steps would do; the loss is still {seen.recent:.3g}.",
+        sentence=f"The way that was gone in {WAY} steps or more, gone once more at once, would have lowered another "
+        f"batch's loss in {100 * better:.0f} % of {len(on)} trials, by {100 * median(on):.2g} % in the median: longer "
+        f"steps would do; the loss is still {seen.recent:.3g}.",
         advice=f"Multiply the learning rate by {factor:g}.",
         cure=Cure(setting="lr", factor=factor, sentence=f"multiply the learning rate by {factor:g}"),
         certainty=0.9 if goes_on else 0.6,
