@@ -15,7 +15,7 @@ from trimtab.doctor.curves import (
 )
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import PATH, LayerLook, Record, Trial
-from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, died
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, MANY_DEAD, beginning, dead_from_the_start, died
 from trimtab.doctor.schedule import WAY
 from trimtab.doctor.trend import Trend, trend
 
@@ -38,14 +38,12 @@ MISSED = 0.005
 """... and where steps are short but that is not seen, it may raise it by so much: batches differ."""
 ALWAYS, MOSTLY = 0.95, 0.75
 """The share of the trials in which it lowers the loss."""
-MOSTLY_DEAD = 0.7
-"""A layer with so many dead outputs is another reason for a loss that does not fall. (97 % of digits are learned with
-90 % of a layer dead at a tuned rate, so that this is no finding by itself.)"""
 HURT = 1.5
-"""A leap to this multiple of the first loss that has left half of a layer dead is still felt: 79 to 85 % of digits
-where 97 % are usual. Where no layer was hurt, trainings got over leaps to 4 times the first loss."""
+"""A leap to this multiple of the first loss that has left many of a layer's outputs dead is still felt: 79 to 85 % of
+digits where 97 % are usual. Where no layer was hurt, trainings got over leaps to 4 times the first loss."""
 FAR = 2.0
-"""A leap to this multiple of the first loss: smaller ones were got over."""
+"""A leap to this multiple of the first loss: smaller ones were got over, under BatchNorm also with 100 times the rate
+in one layer."""
 RAISED = 0.5
 """The share of the tried steps that raised their own batch's loss: more than every second step goes too far."""
 THROWN = 0.25
@@ -70,7 +68,7 @@ def learning_rate_too_high(record: Record) -> Finding | None:
         return _killed(record, seen)
     if not seen.done and seen.peak > HURT * seen.start and dead_from_the_start(record) is None:
         dead = _most_dead(record)
-        if dead >= MOSTLY_DEAD:
+        if dead >= MANY_DEAD:
             return _hurt(seen, dead)
     if flat and (layer := died(record)) is not None:
         return _deadly(seen, layer)

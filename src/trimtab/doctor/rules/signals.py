@@ -7,8 +7,8 @@ from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Record
-from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, moves
-from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, MANY_DEAD, beginning, dead_from_the_start, moves
+from trimtab.doctor.rules.rates import FAR, FEWEST, SLOW
 from trimtab.doctor.suspicion import OUT_OF_PROPORTION
 from trimtab.doctor.trend import Trend, trend
 
@@ -25,9 +25,6 @@ VERY_LITTLE_LEFT = 0.005
 HARMFUL = 0.05
 """Without the step of one layer the loss of another batch is lower by this share of it, in the median: 0.03 by chance
 in batches of 2."""
-FAR = 2.0
-"""A leap to this multiple of the first loss, or one after which nothing is learned: under BatchNorm smaller ones were
-got over, also with 100 times the rate in one layer."""
 FIRST_STEPS = 4
 """In the first steps a larger rate shows; later the layer's larger weights and gradients hide it."""
 LONG_STEP = 0.3
@@ -42,7 +39,7 @@ def dead_units(record: Record) -> Finding | None:
     always = dead_from_the_start(record)
     if always is not None and seen.recent >= LITTLE_LEFT * seen.start:
         return _never_alive(always, seen)
-    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if stands(seen) else DEAD)]
+    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MANY_DEAD if stands(seen) else DEAD)]
     layers = [layer for layer in layers if layer.rows >= FEW_ROWS or layer.dead >= DEAD]
     if not layers or seen.recent <= SLOW * seen.middle:
         return None
