@@ -33,7 +33,7 @@ from trimtab.doctor.rules import CAUSES, batches, judge, notes, rates, settings
         (FALLING, {"path": ()}, False),  # level light, or too few steps between trials
         (FALLING, {"path": BACK}, False),  # to go on would raise the loss
         (FALLING, {"path": ONCE}, True),  # once more would do, in all trials
-        (FALLING, {"path": (0.97, 0.9495, 0.94, 0.96, 1.5), "after": 0.96}, False),  # by 0.05 %
+        (FALLING, {"path": (0.9495, 0.94, 0.96, 1.5), "after": 0.96}, False),  # by 0.05 %
         (FALLING, {"after": 0.96}, True),  # whatever the step does on its own batch
         (FALLEN, {}, False),  # little is left
         (FLAT, {}, True),
@@ -66,7 +66,7 @@ def test_a_way_that_helps_in_most_trials(path: Any, changes: Any, certainty: flo
 
 
 def test_the_rate_is_multiplied_by_how_far_it_would_help_to_go() -> None:
-    for path, factor in ((ONCE, 3.0), ((0.97, 0.94, 0.93, 0.92, 1.5), 5.0), ((0.97, 0.94, 0.93, 0.92, 0.9), 9.0)):
+    for path, factor in ((ONCE, 3.0), ((0.94, 0.93, 0.92, 1.5), 5.0), ((0.94, 0.93, 0.92, 0.9), 9.0)):
         finding = rates.learning_rate_too_low(record(FALLING, [trial(step, path=path) for step in STEPS], [look(16)]))
         assert finding is not None and finding.cure.factor == factor
 
@@ -85,9 +85,9 @@ def test_too_low_is_judged_at_the_peak_of_the_rate() -> None:
         ([2.3, 2.3, 2.3, 5.0, *FLAT], {}, 0.7),
         ([2.3, 2.3, 2.3, 2.7, *FLAT], {}, None),
         ([2.3, 2.3, 2.3, 5.0, *FALLING], {}, None),  # it got over it
-        (FLAT, {"after": 1.1, "others": (0.99, 0.95, 0.98, 1.1, 1.5, 9.0, 99.0)}, 0.9),
-        (FLAT, {"after": 0.99, "others": (0.99, 0.95, 0.98, 1.1, 1.5, 9.0, 99.0)}, None),
-        (FALLING, {"after": 1.1, "others": (0.99, 0.95, 0.98, 1.1, 1.5, 9.0, 99.0)}, None),
+        (FLAT, {"after": 1.1, "others": (0.95, 0.98, 1.1, 1.5, 9.0)}, 0.9),
+        (FLAT, {"after": 0.99, "others": (0.95, 0.98, 1.1, 1.5, 9.0)}, None),
+        (FALLING, {"after": 1.1, "others": (0.95, 0.98, 1.1, 1.5, 9.0)}, None),
     ],
 )
 def test_learning_rate_too_high(losses: list[float], changes: Any, certainty: float | None) -> None:
@@ -213,7 +213,7 @@ def test_a_first_step_that_rewrites_the_weights(update: float, facts: Any, losse
 
 
 def test_all_samples_at_once_judge_no_longer_step() -> None:
-    same: dict[str, Any] = {"after": 0.9, "others": (0.999, 0.99, 0.97, 0.9, 0.89, 1.2, 9.0), "path": [0.8] * 5}
+    same: dict[str, Any] = {"after": 0.9, "others": (0.99, 0.97, 0.9, 0.89, 1.2), "path": [0.8] * 4}
     assert rates.learning_rate_too_low(record(FALLING, [trial(step, **same) for step in STEPS], [look(16)])) is None
     other = {**same, "after": 0.901}
     assert (

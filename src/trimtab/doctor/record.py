@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-PATH = (-0.5, 1.0, 2.0, 4.0, 8.0)
-"""Of the way that the training has come since an earlier trial: half of it back, and so many times as far on. A single
-step has the noise of its batch in it, a way of many steps hardly has."""
+PATH = (1.0, 2.0, 4.0, 8.0)
+"""So many times as far on as the training has come since an earlier trial. A single step has the noise of its batch in
+it, a way of many steps hardly has."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
 from trimtab.probes.surface import Surface, differentiate
 
-MULTIPLES = (1 / 32, 1 / 8, 1 / 2, 1.0, 2.0, 8.0, 32.0)
+MULTIPLES = (1 / 8, 1 / 2, 1.0, 2.0, 8.0)
 """Of the step: from far too long to far too short, each a forward."""
 GROWTH = 0.1
 """By how much all weights are lengthened to see what decay costs: little enough for a slope, enough for float32."""
