@@ -13,6 +13,7 @@ FALLEN = [2.3 * max(0.98**step, 1e-3) for step in range(400)]
 ONWARD = (0.94, 0.93, 0.96, 1.5)
 """Losses along a way that it would help to go again, and once more; the step has led to 0.95."""
 ONCE = (0.94, 0.96, 1.2, 3.0)
+LITTLE = (0.9495, 0.96, 1.2, 3.0)
 BACK = (0.96, 1.2, 3.0, 9.0)
 
 
