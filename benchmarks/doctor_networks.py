@@ -101,37 +101,63 @@ def narrow_resnet18(shape: Shape, norm: str) -> nn.Module:
     return model
 
 
-def _dense(*widths: int, after: bool = False) -> Callable[[Shape, str], nn.Module]:
-    return lambda shape, norm: dense(shape, *widths, norm=norm, after=after)
+def _dense(*widths: int, after: bool = False, activation: str = "relu") -> Callable[[Shape, str], nn.Module]:
+    return lambda shape, norm: dense(shape, *widths, norm=norm, after=after, activation=activation)
 
 
 def _conv(*filters: int, pool: str) -> Callable[[Shape, str], nn.Module]:
     return lambda shape, norm: conv(shape, *filters, norm=norm, pool=pool)
 
 
+def _residual_dense(shape: Shape, norm: str) -> nn.Module:
+    return residual_dense(shape, norm=norm)
+
+
+def _residual_conv(shape: Shape, norm: str, *, width: int = 8) -> nn.Module:
+    return residual_conv(shape, norm=norm, width=width)
+
+
 DEVELOPMENT = {
+    "transformer 48, CIFAR-10": Base(partial(transformer, width=48), "cifar10", "ln", "adamw", "dense.0.1", dense=True),
     "dense 64-64, digits": Base(_dense(64, 64), "digits", "none", "sgd", "4", dense=True),
     "dense 64-64 BN, digits": Base(_dense(64, 64), "digits", "bn", "momentum", "4", dense=True),
-    "conv 8-16, MNIST": Base(_conv(8, 16, pool="stride"), "mnist", "none", "momentum", "3"),
-    "conv 8-16 BN, MNIST": Base(_conv(8, 16, pool="stride"), "mnist", "bn", "sgd", "3"),
-    "conv 8-16 GN, digits": Base(_conv(8, 16, pool="stride"), "digits", "gn", "adam", "3"),
-    "transformer 32, digits": Base(partial(transformer, width=32), "digits", "ln", "adam", "dense.0.1", dense=True),
-}
-HELD_OUT = {
     "dense 100-100-100, MNIST": Base(_dense(100, 100, 100), "mnist", "none", "adam", "4", dense=True),
+    "dense 64-64-64 tanh BN, MNIST": Base(
+        _dense(64, 64, 64, activation="tanh"), "mnist", "bn", "adam", "4", rectified=False, dense=True
+    ),
+    "dense 128-64, CIFAR-10": Base(_dense(128, 64), "cifar10", "none", "sgd", "4", dense=True),
     "dense 50-50-50 BN after ReLU, CIFAR-10": Base(
         _dense(50, 50, 50, after=True), "cifar10", "bn", "sgd", "4", batch_size=64, dense=True
     ),
-    "residual dense LN, MNIST": Base(
-        lambda shape, norm: residual_dense(shape, norm=norm), "mnist", "ln", "momentum", "3.branch.2", dense=True
-    ),
+    "residual dense LN, MNIST": Base(_residual_dense, "mnist", "ln", "momentum", "3.branch.2", dense=True),
+    "conv 8-16, MNIST": Base(_conv(8, 16, pool="stride"), "mnist", "none", "momentum", "3"),
+    "conv 8-16 BN, MNIST": Base(_conv(8, 16, pool="stride"), "mnist", "bn", "sgd", "3"),
+    "conv 12-24 BN, max, MNIST": Base(_conv(12, 24, pool="max"), "mnist", "bn", "adam", "4", batch_size=16),
+    "conv 8-16 GN, digits": Base(_conv(8, 16, pool="stride"), "digits", "gn", "adam", "3"),
+    "conv 8-16 GN, CIFAR-10": Base(_conv(8, 16, pool="stride"), "cifar10", "gn", "sgd", "3"),
     "conv 8-16, mean, CIFAR-10": Base(_conv(8, 16, pool="mean"), "cifar10", "none", "adam", "4"),
     "conv 8-8-16 BN, CIFAR-10": Base(_conv(8, 8, 16, pool="stride"), "cifar10", "bn", "momentum", "3"),
-    "residual conv GN, CIFAR-10": Base(
-        lambda shape, norm: residual_conv(shape, norm=norm), "cifar10", "gn", "momentum", "1.branch.2"
-    ),
+    "residual conv GN, CIFAR-10": Base(_residual_conv, "cifar10", "gn", "momentum", "1.branch.2"),
+    "residual conv BN, CIFAR-10": Base(_residual_conv, "cifar10", "bn", "sgd", "1.branch.2", batch_size=64),
+    "transformer 32, digits": Base(partial(transformer, width=32), "digits", "ln", "adam", "dense.0.1", dense=True),
+    "transformer 32, MNIST": Base(partial(transformer, width=32), "mnist", "ln", "momentum", "dense.0.1", dense=True),
     "ResNet-18 an eighth BN, CIFAR-10": Base(narrow_resnet18, "cifar10", "bn", "momentum", "5.conv1", steps=400),
-    "transformer 48, CIFAR-10": Base(partial(transformer, width=48), "cifar10", "ln", "adamw", "dense.0.1", dense=True),
+}
+HELD_OUT = {
+    "dense 128-128, MNIST": Base(_dense(128, 128), "mnist", "none", "momentum", "4", dense=True),
+    "dense 64-64-64 BN, CIFAR-10": Base(_dense(64, 64, 64), "cifar10", "bn", "adam", "4", dense=True),
+    "dense 100-50 GELU, digits": Base(
+        _dense(100, 50, activation="gelu"), "digits", "none", "adamw", "4", rectified=False, dense=True
+    ),
+    "conv 8-16, max, CIFAR-10": Base(_conv(8, 16, pool="max"), "cifar10", "none", "momentum", "4"),
+    "conv 8-16-16 BN, MNIST": Base(_conv(8, 16, 16, pool="stride"), "mnist", "bn", "momentum", "3", batch_size=64),
+    "conv 12-24 BN, mean, CIFAR-10": Base(_conv(12, 24, pool="mean"), "cifar10", "bn", "sgd", "4"),
+    "conv 8-16 GN, mean, MNIST": Base(_conv(8, 16, pool="mean"), "mnist", "gn", "adam", "4"),
+    "residual dense BN, digits": Base(_residual_dense, "digits", "bn", "sgd", "3.branch.2", dense=True),
+    "residual conv LN, MNIST": Base(partial(_residual_conv, width=12), "mnist", "ln", "adam", "1.branch.2"),
+    "transformer 40, CIFAR-10": Base(
+        partial(transformer, width=40), "cifar10", "ln", "adam", "dense.0.1", batch_size=64, dense=True
+    ),
 }
 HALVES = {"development": DEVELOPMENT, "held-out": HELD_OUT}
 BASES = DEVELOPMENT | HELD_OUT

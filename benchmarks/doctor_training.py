@@ -99,6 +99,7 @@ def run(
             asked += 1
             if asked == round(EARLY * count):
                 beside["early"] = [finding.name for finding in sees.diagnosis().findings]
+                beside["early_at"] = asked
 
     # The doctor gets the validation samples as the training has them; what is judged is what is true.
     truth = data_of(replace(spec, random_labels=0.0), seed).validation
@@ -114,6 +115,7 @@ def run(
         beside["layers"] = [finding.layer for finding in diagnosis.findings]
         beside["told"] = str(diagnosis)
         beside["top"] = diagnosis.findings[0] if diagnosis.findings else None
+        beside["record"] = getattr(sees, "record", None)
     return beside
 
 

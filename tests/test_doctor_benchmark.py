@@ -6,12 +6,14 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from trimtab.doctor.record import Record
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 pytestmark = pytest.mark.skipif(not BENCHMARKS.exists(), reason="not in the source distribution")
@@ -58,7 +60,8 @@ class Doctor:
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
     """The modules of the benchmark, which are not left in the way of others."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    names = ["small_trainings", "doctor_networks", "doctor_cases", "doctor_training", "doctor_table", "doctor"]
+    names = ["small_trainings", "doctor_networks", "doctor_cases", "doctor_training", "doctor_table"]
+    names += ["doctor_records", "doctor_work", "doctor"]
     yield {name: importlib.import_module(name) for name in names}
     for name in [*names, "suggest_lr", "divergence_networks"]:
         sys.modules.pop(name, None)
@@ -82,8 +85,8 @@ def test_it_runs_with_any_doctor_goes_on_where_it_was_and_tells_it(
         benchmark["doctor"].main()
         return capsys.readouterr().out
 
-    assert "The time is over: 0 of 9 cases are done." in run("--limit-seconds", "0")
-    run()
+    assert "The time is over; the same command goes on from here." in run("--limit-seconds", "0")
+    run("--processes", "2")
     lines = out.read_text(encoding="utf-8")
     rows = [json.loads(line) for line in lines.splitlines()]
     cases = [row for row in rows if row["kind"] == "case"]
@@ -99,6 +102,28 @@ def test_it_runs_with_any_doctor_goes_on_where_it_was_and_tells_it(
     assert run("--table") == again[again.index("27 trainings") :]
     assert "| learning-rate-too-high |" in again and "## By the loss curve" in again
     assert "trainings of" in run("--plan")
+
+
+def test_what_was_measured_is_kept_for_rules_to_judge_again(
+    benchmark: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, cases, records = benchmark["doctor_work"], benchmark["doctor_cases"], benchmark["doctor_records"]
+    spec = cases.Spec("dense 64-64, digits", rate_factor=300.0)
+    out, kept = tmp_path / "out.jsonl", tmp_path / "out.records"
+    done = work.look(cases.Case(spec, ("learning-rate-too-high",), 3), "development", 0.1, 0, work.How(steps=100), True)
+    assert [row["kind"] for row in done.rows] == ["case", "cure"] and done.rows[0]["early_at"] == 34
+    bench = work.Bench(out, kept, work.How(), range(1))
+    bench.write(done)
+    rows = benchmark["doctor"].read_lines(out)
+    assert records.judged_again(rows, records.kept(kept)) == rows  # by the same rules, at the end and on the way
+    assert rows[0]["found"][0] == "learning-rate-too-high"
+
+    def other_rules(record: Record) -> Any:
+        return SimpleNamespace(findings=[SimpleNamespace(name="another", layer="4")] * (len(record.losses) > 50))
+
+    monkeypatch.setattr(records, "judge", other_rules)
+    (again,) = records.judged_again(rows, records.kept(kept))  # the cure was that of what is on top no longer
+    assert again["found"] == ["another"] and again["early"] == [] and again["loss"] == rows[0]["loss"]
 
 
 def test_halves_share_no_network_and_names_are_the_doctors(benchmark: Modules) -> None:

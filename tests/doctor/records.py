@@ -10,11 +10,18 @@ FLAT = [2.3] * 400
 FALLEN = [2.3 * max(0.98**step, 1e-3) for step in range(400)]
 
 
+ONWARD = (0.94, 0.93, 0.96, 1.5)
+"""Losses along a way that it would help to go again, and once more; the step has led to 0.95."""
+ONCE = (0.94, 0.96, 1.2, 3.0)
+LITTLE = (0.9495, 0.96, 1.2, 3.0)
+BACK = (0.96, 1.2, 3.0, 9.0)
+
+
 def trial(step: int, **changes: Any) -> Trial:
-    """A step of which twice as much would be best."""
+    """A step of which twice as much would be best, after a way that it would help to go again."""
     usual: dict[str, Any] = {
         "lr": 0.1, "loss": 1.0, "after": 0.901, "promised": 0.1, "multiples": MULTIPLES, "other": 1.0,
-        "others": (0.999, 0.99, 0.97, 0.95, 0.93, 1.2, 9.0),
+        "others": (0.99, 0.97, 0.95, 0.93, 1.2), "path": ONWARD,
     }  # fmt: skip
     return Trial(step=step, **{**usual, **changes})
 
@@ -34,7 +41,7 @@ def record(losses: list[float], trials: Any = (), looks: Any = (), **facts: Any)
 
 
 STEPS = (16, 64, 128, 192)
-EIGHT = (0.999, 0.99, 0.97, 0.95, 0.93, 0.9, 9.0)
+EIGHT = (0.99, 0.97, 0.95, 0.93, 0.9)
 """Losses of which that after eight times the step is the least."""
 
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.records import FALLEN, FALLING, FLAT, LAST, NEARLY_DONE, STEPS, layer, look, looks_of, record
+from tests.doctor.records import FALLEN, FALLING, FLAT, LAST, NEARLY_DONE, STEPS, layer, look, looks_of, record, trial
 from trimtab.doctor.rules import judge, rates, signals, starts
 
 
 def test_dead_units_matter_where_the_loss_stands_still() -> None:
-    half, whole = [look(300, layer(dead=0.6))], [look(300, layer(dead=1.0))]
-    assert signals.dead_units(record(FLAT, (), half)) is not None
-    assert signals.dead_units(record(FALLING, (), half)) is None
-    assert signals.dead_units(record(FALLEN, (), half)) is None
-    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.4))])) is None
-    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.5, rows=2))])) is None  # one output unused
+    many, whole = [look(300, layer(dead=0.72))], [look(300, layer(dead=1.0))]
+    assert signals.dead_units(record(FLAT, (), many)) is not None
+    assert signals.dead_units(record(FALLING, (), many)) is None
+    assert signals.dead_units(record(FALLEN, (), many)) is None
+    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.68))])) is None
+    assert signals.dead_units(record(FLAT, (), [look(300, layer(dead=0.75, rows=4))])) is None  # one output is used
     found = signals.dead_units(record(FLAT, (), whole))
     assert found is not None and found.severity == 1.0
     converged = [replace(whole[0], gradient=0.0)]
@@ -51,10 +51,10 @@ def test_units_dead_from_the_start_are_not_the_learning_rate_s_doing() -> None:
 @pytest.mark.parametrize(
     ("zeros", "dead", "losses", "found"),
     [
-        (0.2, 0.6, FLAT, True),
-        (0.2, 0.45, FLAT, False),
-        (0.35, 0.6, FLAT, False),  # a third was dead at the first step
-        (0.2, 0.6, FALLING, False),
+        (0.2, 0.72, FLAT, True),
+        (0.2, 0.68, FLAT, False),
+        (0.5, 0.72, FLAT, False),  # half was dead at the first step
+        (0.2, 0.72, FALLING, False),
     ],
 )
 def test_units_that_die_on_the_way_are_the_learning_rate_s_doing(
@@ -137,4 +137,13 @@ def test_a_layer_with_a_rate_of_its_own(rate: float, update: float, losses: list
     looks = looks_of(own, layer(lr=rate), *others, steps=(0, 4, *STEPS))
     looks[1:2] = looks_of(own, own, *others, steps=(4,))
     assert (signals.step_out_of_proportion(record(losses, (), looks)) is not None) == found
-    assert signals.step_out_of_proportion(record(losses, (), looks, batchnorms=("1",))) is None
+    assert signals.step_out_of_proportion(record(losses, (), looks, normalized=True)) is None
+
+
+@pytest.mark.parametrize(("without", "found"), [(0.885, True), (0.905, False)])
+def test_a_layer_without_whose_step_the_loss_would_be_lower(without: float, found: bool) -> None:
+    tried = [trial(step, without={"0": without}) for step in STEPS]  # 0.95 with it, 1.0 before
+    looks = looks_of(layer(update=0.2), layer(update=0.2), LAST)
+    finding = signals.step_out_of_proportion(record(FALLING, tried, looks))
+    assert (finding is not None) == found
+    assert finding is None or finding.evidence["better_without"] == pytest.approx(0.065)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from trimtab.doctor.record import Record, Trial
+from trimtab.doctor.record import PATH, Record, Trial
 from trimtab.doctor.trend import DONE
 
 SETTLED = 16
@@ -12,6 +12,9 @@ SETTLED = 16
 AT_PEAK = 0.5
 """Trials at less than this share of the largest rate so far do not: in a warm-up or at the end of a schedule the rate
 is low on purpose."""
+
+SAME = 1e-5
+"""Two losses that differ by less, as shares, are of the same samples."""
 
 
 def settled(record: Record) -> list[Trial]:
@@ -33,6 +36,21 @@ def gain_curve(trials: Sequence[Trial]) -> list[float]:
         median([_relative(trial.other, trial.others[index]) for trial in trials])
         for index in range(len(trials[0].multiples))
     ]
+
+
+def path_gains(trials: Sequence[Trial]) -> list[list[float]]:
+    """For each multiple of `PATH` the relative decreases of another batch's loss there, for trials that have them."""
+    return [
+        [_relative(trial.others[trial.multiples.index(1.0)], trial.path[index]) for trial in trials]
+        for index in range(len(PATH))
+    ]
+
+
+def same_samples(trials: Sequence[Trial]) -> bool:
+    """Whether all samples are in each batch, so that there is no other one to judge a step by."""
+    pairs = [(trial.loss, trial.other) for trial in trials]
+    pairs += [(trial.after, trial.others[trial.multiples.index(1.0)]) for trial in trials]
+    return bool(pairs) and all(abs(own - other) <= SAME * abs(own) for own, other in pairs)
 
 
 def best_multiple(trials: Sequence[Trial]) -> float:

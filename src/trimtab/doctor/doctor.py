@@ -21,7 +21,7 @@ from trimtab.doctor.pooling import joined
 from trimtab.doctor.probing import probe_model
 from trimtab.doctor.record import Facts, Look, Problem, Record
 from trimtab.doctor.rules import judge
-from trimtab.doctor.schedule import TRY_EVERY, Level, Schedule
+from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
 from trimtab.doctor.watch import Taken, Watch, running_norms
 from trimtab.probes.batches import samples_of
@@ -29,6 +29,7 @@ from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import CannotMeasure, LossFunction
 from trimtab.probes.surface import copied_batch
+from trimtab.theory.from_model.known import BATCH, SAMPLE
 
 VALIDATION_BATCHES = 4
 """So many batches of validation data are read, once, and kept."""
@@ -105,6 +106,7 @@ class Doctor:
         self._losses: list[Tensor] = []
         self._taken: tuple[Taken, Any] | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
+        self._way_from: tuple[int, dict[str, Tensor]] = 0, {}  # an earlier trial's step, and the parameters there
         self._step = 0
         self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
         if _compiled(model):
@@ -185,7 +187,7 @@ class Doctor:
         self.record.looks.append(look)
         if not self._schedule.trial(taken.step):
             return
-        if self._attempt("trial", lambda: self._try(look, moved, own, batch)):
+        if self._attempt("trial", lambda: self._try(look, moved, own, batch, self._way_to(taken))):
             for name in self._schedule.probes(len(self.record.trials) - 1):
                 probed = self._pooled(own) if name == "noise" else own
                 result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed)
@@ -194,9 +196,10 @@ class Doctor:
                 else:
                     self.record.probed.setdefault(name, []).append((taken.step, result))
 
-    def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any) -> None:
+    def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any, path: dict[str, Tensor] | None) -> None:
         rescaled = {**suspicion.large_signals(look), **suspicion.small_signals(look)}
         question = Question(
+            path=path,
             without=tuple(suspicion.out_of_proportion(look)),
             rescaled={name: 1 / gain for name, gain in rescaled.items()},
             running=bool(self.record.facts.batchnorms),
@@ -207,6 +210,17 @@ class Doctor:
         step, lr = look.step, look.lr
         trial = try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
         self.record.trials.append(trial)
+
+    def _way_to(self, taken: Taken) -> dict[str, Tensor] | None:
+        """The way from an earlier trial to this one, if there is one that is long enough; the next begins here."""
+        step, before = self._way_from
+        far = before.keys() == taken.before.keys() and taken.step - step >= WAY
+        if far or taken.step < WAY:
+            self._way_from = taken.step, taken.before
+        if not far:
+            return None
+        moved = _torch.subtract_all(list(taken.before.values()), list(before.values()))
+        return dict(zip(taken.before, moved, strict=True))
 
     def _pooling(self, step: int) -> bool:
         small = 0 < self.record.facts.batch_size <= POOLED_UP_TO
@@ -250,6 +264,7 @@ def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
         weight_decay=max((float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups), default=0.0),
         batch_size=samples_of(batch) or 0,
         batchnorms=tuple(name for name, _ in running_norms(model)),
+        normalized=any(isinstance(module, (*BATCH, *SAMPLE)) for module in model.modules()),
         bnp=bool(bnps_attached_to(optimizer)),
         dtype=", ".join(sorted(kinds)),
     )

@@ -4,6 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+PATH = (1.0, 2.0, 4.0, 8.0)
+"""So many times as far on as the training has come since an earlier trial. A single step has the noise of its batch in
+it, a way of many steps hardly has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerLook:
@@ -132,6 +136,8 @@ class Trial:
         other: L(θ) on the other batch.
         evaluated: L(θ) on the own batch in evaluation mode; NaN if it was not measured.
         grown: L(1.1 θ) on the other batch, all weights a tenth larger.
+        path: L(θ + d + a·w) on the other batch for each a of `PATH`, where w is the way from an earlier trial to
+            this one, of 48 steps or more; empty if there is none.
         without: L(θ + d without the step of one layer) on the other batch, by layer.
         rescaled: L(θ with one layer's weight rescaled) on the other batch, by layer.
         undone: The share of what the gradient's step promises that weight decay takes back.
@@ -149,6 +155,7 @@ class Trial:
     other: float
     evaluated: float = math.nan
     grown: float = math.nan
+    path: tuple[float, ...] = ()
     without: dict[str, float] = field(default_factory=dict)
     rescaled: dict[str, float] = field(default_factory=dict)
     undone: float = math.nan
@@ -185,6 +192,7 @@ class Facts:
         weight_decay: The largest of its groups.
         batch_size: Samples in a batch; 0 if they cannot be counted.
         batchnorms: The names of the layers that normalize by the batch.
+        normalized: Whether some layer is a normalization, of whatever kind.
         bnp: Whether a BNP is attached.
         dtype: Of the parameters.
     """
@@ -193,6 +201,7 @@ class Facts:
     weight_decay: float = 0.0
     batch_size: int = 0
     batchnorms: tuple[str, ...] = ()
+    normalized: bool = False
     bnp: bool = False
     dtype: str = "float32"
 

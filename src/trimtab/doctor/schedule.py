@@ -11,6 +11,8 @@ TRY_EVERY = 64
 EARLY_LOOKS = (0, 4, 8, 16)
 """At a training's beginning more is to be seen, and a short one is to have been looked at."""
 EARLY_TRIALS = (0, 16)
+WAY = 48
+"""A way between two trials has at least so many steps; a shorter one has more of the noise of its batches in it."""
 HOOKS_EVERY = 256
 """Activations cost more than the rest of a look, and are judged at the beginning."""
 NOISE_EVERY = 8

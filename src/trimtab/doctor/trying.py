@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.doctor.record import Trial
+from trimtab.doctor.record import PATH, Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
 from trimtab.probes.surface import Surface, differentiate
 
-MULTIPLES = (1 / 32, 1 / 8, 1 / 2, 1.0, 2.0, 8.0, 32.0)
+MULTIPLES = (1 / 8, 1 / 2, 1.0, 2.0, 8.0)
 """Of the step: from far too long to far too short, each a forward."""
 GROWTH = 0.1
 """By how much all weights are lengthened to see what decay costs: little enough for a slope, enough for float32."""
@@ -26,6 +26,7 @@ class Question:
     """What to find out about one step beside its length.
 
     Attributes:
+        path: The way since an earlier trial, by the names of the parameters; None if there is none.
         without: Layers whose part of the step is to be left out.
         rescaled: Layers whose weight is to be multiplied, and by how much.
         running: Whether to compare with evaluation mode.
@@ -34,6 +35,7 @@ class Question:
         validation: Held-out batches.
     """
 
+    path: Point | None = None
     without: Collection[str] = ()
     rescaled: Mapping[str, float] = field(default_factory=dict)
     running: bool = False
@@ -69,7 +71,7 @@ def try_step(
         CannotMeasure: If the loss was not finite before the step, or there was no step.
     """
     mine, another = Surface(model, loss_fn, own), Surface(model, loss_fn, other)
-    way = {name: moved[name] if name in moved else torch.zeros_like(value) for name, value in mine.here.items()}
+    way = _completed(moved, mine.here)
     if not any(bool(value.any()) for value in way.values()):
         raise CannotMeasure("No parameter moved: was the optimizer's step skipped?")
     before = mine.moved(way, -1.0)
@@ -89,6 +91,9 @@ def try_step(
         grown=_at(another, {name: (1 + GROWTH) * value for name, value in before.items()})
         if question.decay
         else math.nan,
+        path=()
+        if question.path is None
+        else tuple(_along(another, _completed(question.path, mine.here), [1 + a for a in PATH])),
         without={name: _at(another, _without(way, name, mine.here)) for name in question.without},
         rescaled={name: _at(another, _rescaled(before, name, factor)) for name, factor in question.rescaled.items()},
         undone=_undone(gradient, before, lr * question.decay, way),
@@ -97,8 +102,13 @@ def try_step(
     )
 
 
+def _completed(way: Point, here: Point) -> dict[str, Tensor]:
+    """A way for all parameters: those that it does not name stay."""
+    return {name: way[name] if name in way else torch.zeros_like(value) for name, value in here.items()}
+
+
 def _along(surface: Surface, way: Point, multiples: Iterable[float]) -> list[float]:
-    """The loss after multiples of a step that has been taken."""
+    """The loss after multiples of a way that has been gone."""
     return [float(loss) for loss in surface.walk(way, [s - 1.0 for s in multiples], _value, graph=False)]
 
 

@@ -53,6 +53,8 @@ CAUSES: dict[str, frozenset[str]] = {
     ),
     "labels-not-learnable": frozenset(
         {
+            "train-eval-gap",
+            "batchnorm-batch-too-small",
             "inputs-badly-scaled",
             "dead-units",
             "exploding-layer",

@@ -7,8 +7,8 @@ from trimtab.doctor.cure import Cure
 from trimtab.doctor.curves import middle_of
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Record
-from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, beginning, dead_from_the_start, moves
-from trimtab.doctor.rules.rates import FEWEST, MOSTLY_DEAD, SLOW
+from trimtab.doctor.rules.layers import FEW_ROWS, LITTLE_LEFT, MANY_DEAD, beginning, dead_from_the_start, moves
+from trimtab.doctor.rules.rates import FAR, FEWEST, SLOW
 from trimtab.doctor.suspicion import OUT_OF_PROPORTION
 from trimtab.doctor.trend import Trend, trend
 
@@ -22,11 +22,9 @@ UNLIKE = 10.0
 factor of 300 or 3000."""
 VERY_LITTLE_LEFT = 0.005
 """Ill-conditioned layers cost most of it on validation data: of training data most are learned all the same."""
-HARMFUL = 0.01
-"""Without the step of one layer the loss of another batch is lower by this share of it, in the median."""
-FAR = 2.0
-"""A leap to this multiple of the first loss, or one after which nothing is learned: under BatchNorm smaller ones were
-got over, also with 100 times the rate in one layer."""
+HARMFUL = 0.05
+"""Without the step of one layer the loss of another batch is lower by this share of it, in the median: 0.03 by chance
+in batches of 2."""
 FIRST_STEPS = 4
 """In the first steps a larger rate shows; later the layer's larger weights and gradients hide it."""
 LONG_STEP = 0.3
@@ -41,39 +39,42 @@ def dead_units(record: Record) -> Finding | None:
     always = dead_from_the_start(record)
     if always is not None and seen.recent >= LITTLE_LEFT * seen.start:
         return _never_alive(always, seen)
-    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MOSTLY_DEAD if stands(seen) else DEAD)]
+    layers = [layer for layer in record.looks[-1].layers if layer.dead >= (MANY_DEAD if stands(seen) else DEAD)]
     layers = [layer for layer in layers if layer.rows >= FEW_ROWS or layer.dead >= DEAD]
     if not layers or seen.recent <= SLOW * seen.middle:
         return None
     dead = max(layers, key=lambda layer: (layer.dead >= DEAD, layer.dead))
     whole = dead.dead >= DEAD
-    return Finding(
-        name="dead-units",
-        layer=dead.layer,
-        evidence={"dead": dead.dead, "outputs": float(dead.rows), "loss": seen.recent},
-        sentence=f"{100 * dead.dead:.0f} % of its {dead.rows} outputs have had a gradient of exactly 0 in the last "
-        f"looks, so they no longer learn, and the loss stays at {seen.recent:.3g}.",
-        advice="Begin anew with the usual initialization and a lower learning rate; LeakyReLU or a normalization "
-        "before "
-        "the activation keeps units alive.",
-        cure=Cure(setting="init", value="default", layer=dead.layer, sentence=f"initialize layer {dead.layer} anew"),
+    return _dead(
+        dead,
+        seen,
+        f"in the last looks, so they no longer learn, and the loss stays at {seen.recent:.3g}.",
         certainty=0.6 if whole and not seen.leapt else 0.5,
         severity=1.0 if whole else 0.5,
     )
 
 
 def _never_alive(layer: LayerLook, seen: Trend) -> Finding:
+    return _dead(
+        layer,
+        seen,
+        f"since the first step, so they never learn, and the loss is {seen.recent:.3g}.",
+        certainty=0.8,
+        severity=1.0 if seen.stuck or layer.dead >= DEAD else 0.9 if layer.dead >= NEARLY_ALL else 0.7,
+    )
+
+
+def _dead(layer: LayerLook, seen: Trend, since: str, *, certainty: float, severity: float) -> Finding:
     return Finding(
         name="dead-units",
         layer=layer.layer,
         evidence={"dead": layer.dead, "outputs": float(layer.rows), "loss": seen.recent},
-        sentence=f"{100 * layer.dead:.0f} % of its {layer.rows} outputs have had a gradient of exactly 0 since the "
-        f"first step, so they never learn, and the loss is {seen.recent:.3g}.",
-        advice="Begin anew with the usual initialization, biases near 0 above all; LeakyReLU or a normalization before "
-        "the activation keeps units alive.",
+        sentence=f"{100 * layer.dead:.0f} % of its {layer.rows} outputs have had a gradient of exactly 0 {since}",
+        advice="Begin anew with the usual initialization, biases near 0, and a rate at which the loss does not leap; "
+        "LeakyReLU or a normalization before the activation keeps units alive.",
         cure=Cure(setting="init", value="default", layer=layer.layer, sentence=f"initialize layer {layer.layer} anew"),
-        certainty=0.8,
-        severity=1.0 if seen.stuck or layer.dead >= DEAD else 0.9 if layer.dead >= NEARLY_ALL else 0.7,
+        certainty=certainty,
+        severity=severity,
     )
 
 
@@ -144,11 +145,11 @@ def _leapt_by(record: Record) -> Finding | None:
 def _own_rate(record: Record) -> Finding | None:
     """A layer with a rate of its own, which moves as much farther as the rate is larger, until it has grown.
 
-    Not under BatchNorm, where weights that have grown have a smaller effective rate: with 100 times the rate in one
-    layer no such training ended worse.
+    Not where there is a normalization, under which weights that have grown have a smaller effective rate: with 100
+    times the rate in one layer no such training ended worse.
     """
     seen = trend(record)
-    if seen.done or not record.looks or record.facts.batchnorms:
+    if seen.done or not record.looks or record.facts.normalized:
         return None
     early = [look for look in record.looks if look.step <= FIRST_STEPS]
     for layer in record.looks[0].layers:
