@@ -126,7 +126,19 @@ SECOND = {
     "conv 8-16 BN, digits, Adam": Setting("digits", _conv(8, 16, pool="stride", norm="bn"), "adam", 16, "decay"),
     "residual dense, CIFAR-10, momentum": Setting("cifar10", residual_dense, "momentum", 32, "decay", steps=600),
 }
-SETTINGS = {"development": DEVELOPMENT, "first": FIRST, "second": SECOND}
+THIRD = {
+    "dense 80-80 tanh, digits, SGD": Setting("digits", _dense(80, 80, activation="tanh"), "sgd", 8, "constant"),
+    "conv 12-24 GN, CIFAR-10, momentum": Setting(
+        "cifar10", _conv(12, 24, pool="stride", norm="gn"), "momentum", 32, "decay"
+    ),
+    "dense 150-50, digits, BNP": Setting("digits", _dense(150, 50), "bnp", 8, "constant"),
+    "residual dense LN, MNIST, Adam": Setting("mnist", partial(residual_dense, norm="ln"), "adam", 32, "constant"),
+    "conv 6-12 BN, MNIST, SGD": Setting("mnist", _conv(6, 12, norm="bn"), "sgd", 16, "constant"),
+    "dense 64-64-64 BN, CIFAR-10, Adam": Setting(
+        "cifar10", _dense(64, 64, 64, norm="bn"), "adam", 32, "decay", steps=600
+    ),
+}
+SETTINGS = {"development": DEVELOPMENT, "first": FIRST, "second": SECOND, "third": THIRD}
 
 
 class NotDoneError(Exception):
