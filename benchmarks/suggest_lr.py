@@ -9,7 +9,8 @@ torch-lr-finder) is judged alike, if that package is there. What a search costs 
 backward.
 
 suggest_lr was made with the settings `development` in view. Those named `first` were held out from its first version,
-in which rates that decay were not extrapolated to the length of the training; `second` from the present one.
+in which rates that decay were not extrapolated to the length of the training, `second` from the one after that, in
+which their trials were half as long, and `third` from the present one.
 Each training is a line of JSON in --out; a run that was stopped goes on where it was. --table prints what was found.
 """
 
@@ -24,7 +25,7 @@ from functools import partial
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -126,7 +127,19 @@ SECOND = {
     "conv 8-16 BN, digits, Adam": Setting("digits", _conv(8, 16, pool="stride", norm="bn"), "adam", 16, "decay"),
     "residual dense, CIFAR-10, momentum": Setting("cifar10", residual_dense, "momentum", 32, "decay", steps=600),
 }
-SETTINGS = {"development": DEVELOPMENT, "first": FIRST, "second": SECOND}
+THIRD = {
+    "dense 80-80 tanh, digits, SGD": Setting("digits", _dense(80, 80, activation="tanh"), "sgd", 8, "constant"),
+    "conv 12-24 GN, CIFAR-10, momentum": Setting(
+        "cifar10", _conv(12, 24, pool="stride", norm="gn"), "momentum", 32, "decay"
+    ),
+    "dense 150-50, digits, BNP": Setting("digits", _dense(150, 50), "bnp", 8, "constant"),
+    "residual dense LN, MNIST, Adam": Setting("mnist", partial(residual_dense, norm="ln"), "adam", 32, "constant"),
+    "conv 6-12 BN, MNIST, SGD": Setting("mnist", _conv(6, 12, norm="bn"), "sgd", 16, "constant"),
+    "dense 64-64-64 BN, CIFAR-10, Adam": Setting(
+        "cifar10", _dense(64, 64, 64, norm="bn"), "adam", 32, "decay", steps=600
+    ),
+}
+SETTINGS = {"development": DEVELOPMENT, "first": FIRST, "second": SECOND, "third": THIRD}
 
 
 class NotDoneError(Exception):
@@ -285,7 +298,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     for way in ways:
         within = sum(row[way]["within"] for row in rows)
-        lines += [f"\n{NAMES[way]}: within the seed spread in {within} of {len(rows)}."]
+        excess = sorted(100 * (row[way]["loss"] / row["loss"] - 1) for row in rows)
+        lines += [
+            f"\n{NAMES[way]}: within the seed spread in {within} of {len(rows)}; above the loss of the best rate by "
+            f"{fmean(excess):.1f} % in the mean, {median(excess):.1f} % in the median, {excess[-1]:.0f} % at worst."
+        ]
     if "finder" not in ways:
         lines.append("\nlr-finder was left out: torch-lr-finder is not installed.")
     return "\n".join(lines)

@@ -110,7 +110,7 @@ def many_tensors() -> Any:
     targets = [torch.empty_like(x) for x in a]
     _torch.copy_all_(targets, a)
     _torch.add_all_(targets, b, alpha=3.0)
-    tensors = [*_torch.subtract_all(a, b), *targets, *_torch.norms(a)]
+    tensors = [*_torch.subtract_all(a, b), *_torch.multiply_all(a, b), *targets, *_torch.norms(a)]
     return [[str(each.dtype), each.tolist()] for each in tensors]
 
 

@@ -103,6 +103,8 @@ def test_many_tensors_at_once(names: ModuleType) -> None:
         assert torch.equal(target, x + 3 * y)
     for difference, x, y in zip(names.subtract_all(a, b), a, b, strict=True):
         assert torch.equal(difference, x - y)
+    for product, x, y in zip(names.multiply_all(a, b), a, b, strict=True):
+        assert torch.equal(product, x * y)
     for norm, x in zip(names.norms(a), a, strict=True):
         assert norm.dtype == torch.float64
         assert norm == torch.linalg.vector_norm(x.double())

@@ -237,6 +237,7 @@ def gradients(
 _foreach_copy_ = _find("torch._foreach_copy_")
 _foreach_add_ = _find("torch._foreach_add_")
 _foreach_sub = _find("torch._foreach_sub")
+_foreach_mul = _find("torch._foreach_mul")
 _foreach_norm = _find("torch._foreach_norm")
 
 
@@ -277,6 +278,13 @@ def subtract_all(a: Sequence[Tensor], b: Sequence[Tensor]) -> Sequence[Tensor]:
     if _foreach_sub is not None:
         return _foreach_sub(a, b)  # type: ignore[no-any-return]
     return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def multiply_all(a: Sequence[Tensor], b: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Each a · b, entry by entry."""
+    if _foreach_mul is not None:
+        return _foreach_mul(a, b)  # type: ignore[no-any-return]
+    return [x * y for x, y in zip(a, b, strict=True)]
 
 
 def norms(tensors: Sequence[Tensor], order: float = 2) -> Sequence[Tensor]:

@@ -270,18 +270,33 @@ def test_a_warning_that_is_an_error_ends_the_backward_and_nothing_else() -> None
     assert not bnp.report().neglected
 
 
-def test_an_optimizer_made_anew_in_the_place_of_the_old_one() -> None:
-    """Nobody holds BNP and the old optimizer any longer, and they may be collected before the third gradient."""
+def replaced_and_collected() -> nn.Sequential:
+    """A model whose BNP and first optimizer were collected after two gradients without them."""
     model = small_model()
     optimizer: Optimizer = SGD(model.parameters(), lr=0.01)
     trimtab.BNP(model).attach(optimizer)
     train(model, optimizer, range(2))
-    gc.disable()
+    gc.disable()  # they may be collected before the third gradient
     try:
         optimizer = Adam(model.parameters(), lr=0.01)
         train(model, optimizer, range(3))
     finally:
-        gc.enable()
+        gc.enable()  # a collection may begin at once
+    gc.collect()
+    return model
+
+
+def test_an_optimizer_made_anew_in_the_place_of_the_old_one() -> None:
     with pytest.warns(trimtab.TrimtabWarning, match="trained without BNP: 2 gradients in a row .* of the SGD"):
-        gc.collect()
+        model = replaced_and_collected()
+    assert not model[0]._forward_hooks
+
+
+def test_a_warning_that_is_an_error_leaves_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reports the exception of a finalizer and goes on."""
+    reported: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", reported.append)
+    model = replaced_and_collected()  # warnings are errors in all tests
+    assert [type(each.exc_value) for each in reported] == [trimtab.TrimtabWarning]
+    reported.clear()
     assert not model[0]._forward_hooks

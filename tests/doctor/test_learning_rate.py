@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -249,6 +249,44 @@ def test_with_bnp_the_rate_is_another() -> None:
     assert found["bnp"].rate > 3 * found["plain"].rate
 
 
+class Landscape:
+    """In the place of trials: losses that are a function of the rate alone."""
+
+    def __init__(self, loss: Callable[[float], float], first_step: Callable[[float], float]) -> None:
+        self.loss, self.first_step, self.cost = loss, first_step, 0.0
+
+    def along_first_step(self) -> Callable[[float], float]:
+        return self.first_step
+
+    def train(self, factor: float, steps: int, looks: Sequence[int], schedule: Any) -> tuple[float, ...]:
+        return tuple(self.loss(factor) for _ in looks)
+
+
+def found_in(monkeypatch: pytest.MonkeyPatch, loss: Callable[..., float], first_step: Callable[..., float]) -> Any:
+    model, optimizer, _ = made("sgd")
+    monkeypatch.setattr("trimtab.doctor.learning_rate.Trials", lambda *_: Landscape(loss, first_step))
+    return suggest_lr(model, optimizer, loss_fn, data(30), steps=40)
+
+
+def bowl(rate: float) -> float:
+    """The best rate is 0.2 times the optimizer's; from 1 on nothing is learned."""
+    return 2.3 - 1 / (1 + math.log(rate / 0.2) ** 2) if rate < 1 else 30 / rate**0.8
+
+
+def test_a_rate_that_raises_the_loss_leads_to_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the rates that train, the larger one may look better: a loss of 3.3 at 16, of 9.9 at 4, of 2.3 before."""
+    found = found_in(monkeypatch, bowl, lambda length: 2.3 - length if length < 5 else 3.0)
+    assert found.start == pytest.approx(4 * found.rate / found.factor) and bowl(16) < bowl(4)
+    assert found.factor == pytest.approx(0.2, rel=0.1) and found.edge is None
+
+
+def test_a_first_step_that_says_nothing_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch of the first step is another one than those that are compared on, which it may not help at all."""
+    found = found_in(monkeypatch, bowl, lambda length: 2.3 + length - 1e-6 * (length < 1e-5))
+    assert found.start == found.rate / found.factor
+    assert found.factor == pytest.approx(0.2, rel=0.1)
+
+
 def test_groups_with_different_rates_are_scaled_alike() -> None:
     model, _, _ = made("sgd")
     groups = [{"params": [p], "lr": 0.01 * (k + 1)} for k, p in enumerate(model.parameters())]
@@ -271,14 +309,19 @@ def test_it_can_be_printed_and_written_down() -> None:
     assert suggested.cost < 1 + sum(one.steps + 16 / 3 for one in suggested.tried) + 24 * 16 / 3
 
 
-def test_the_edge_is_told() -> None:
+@pytest.mark.parametrize(
+    ("edge", "words", "falls"),
+    [
+        ("largest", "a larger one may be better", lambda model: -(1 + model.w.abs()).log().sum()),
+        ("smallest", "a smaller one may be better", lambda model: -model.w.sum()),  # out of bounds at all rates tried
+    ],
+)
+def test_the_edge_is_told(edge: str, words: str, falls: Callable[[nn.Module], Tensor]) -> None:
     """A loss that falls for ever has no best rate."""
     model = Quadratic()
-    suggested = suggest_lr(
-        model, torch.optim.SGD(model.parameters(), 1.0), lambda model, batch: -model.w.sum(), [0, 1], steps=12
-    )
-    assert suggested.edge == "largest"
-    assert "so that a larger one may be better" in str(suggested)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    suggested = suggest_lr(model, optimizer, lambda model, batch: falls(model), [0, 1], steps=12)
+    assert suggested.edge == edge and words in str(suggested)
 
 
 def test_a_model_that_cannot_learn_is_told() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trimtab.doctor.learning_rate_search import best_of, between, climb, edge, power
+from trimtab.doctor.learning_rate_search import best_of, between, climb, edge
 
 
 def bowl(best: float) -> dict[float, float]:
@@ -59,11 +59,11 @@ def test_a_neighbour_that_diverges_is_the_limit_of_one_that_is_very_bad() -> Non
     assert between({1.0: math.inf, 2.0: 1.0, 4.0: math.inf}) == 2.0
 
 
+def test_of_rates_that_all_diverge_the_smallest_is_best() -> None:
+    assert best_of({1.0: math.inf, 2.0: math.inf, 4.0: math.inf}) == 1.0
+    assert best_of({1.0: 3.0, 2.0: 3.0, 4.0: math.inf}) == 2.0
+
+
 def test_losses_below_zero_have_a_parabola_too() -> None:
     assert between({1.0: -1.0, 2.0: -2.0, 4.0: -1.0}) == pytest.approx(2.0)
     assert between({1.0: -1.5, 2.0: -2.0, 4.0: -1.0}) == pytest.approx(2.0 * 2 ** (0.5 * -0.5 / 1.5))
-
-
-def test_the_power_of_a_length() -> None:
-    assert power(1.0, 8.0 ** (-1 / 3), 8.0, -0.5) == pytest.approx(-1 / 3)
-    assert power(1.0, 1e-3, 2.0, -0.5) == -0.5 and power(1.0, 2.0, 2.0, -0.5) == 0.0

@@ -9,9 +9,27 @@ from torch.optim import SGD
 
 from tests.doctor.test_measurements import looked_at, small
 from tests.doctor.trainings import cross_entropy
+from tests.report.browser import PROGRAM, Browser
+from tests.report.test_browser import COLORS, LETTERS, hexadecimal
+from tests.report.test_figures import contrast
 from trimtab import Doctor
 from trimtab.doctor import NAMES, Cure, Diagnosis, Finding, Note, Record
+from trimtab.doctor.figures import loss_figure, picture
 from trimtab.doctor.page import page
+
+BESIDE = """
+[...document.querySelectorAll('.panel:has(p)')].every(panel => {
+  const [words, card] = [...panel.children].map(one => one.getBoundingClientRect());
+  return card.left >= words.right && card.top <= words.top + 1;
+})
+"""
+INSIDE = """
+[...document.querySelectorAll('.stack td')].every(cell => {
+  const words = document.createRange();
+  words.selectNodeContents(cell);
+  return words.getBoundingClientRect().left >= cell.getBoundingClientRect().left - 1;
+})
+"""
 
 
 def finding(name: str, layer: str | None = "0") -> Finding:
@@ -35,6 +53,48 @@ def test_a_panel_and_a_picture_for_each_finding(measured: bool) -> None:
     ids = re.findall(r'\bid="([^"]*)"', text)
     assert len(ids) == len(set(ids))
     assert "<script" not in text and not re.search(r'(src|href)="(?!#|data:)', text)
+
+
+def test_the_bill_of_one_finding_names_no_order() -> None:
+    one = finding("learning-rate-too-high", None)
+    assert str(Diagnosis(findings=(one,), steps=6)).startswith("1 finding (6 steps, level light):\n1. learning-rate")
+    several = Diagnosis(findings=(one, one), steps=6)
+    assert str(several).startswith("2 findings (6 steps, level light), the worst first:")
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_legends_are_above_the_axes(name: str | None) -> None:
+    record = looked_at()[0].record
+    figure = loss_figure(record) if name is None else picture(finding(name), record)[0]()
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for legend in figure.legends:
+        assert legend.get_window_extent().y0 >= axes.get_window_extent().y1 - 1
+    assert axes.get_legend() is None and (name is not None or figure.legends)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="there is no chromium here")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_in_a_browser(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    several = tuple(finding(name, 20 * "long_name." if number % 2 else "0") for number, name in enumerate(NAMES))
+    path.write_text(page(Diagnosis(findings=several, steps=6), looked_at()[0].record), encoding="utf-8")
+    browser = Browser(tmp_path / "profile")
+    try:
+        for width in (400, 1400):
+            browser.open(path, width, scheme)
+            browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            assert browser.complaints == []
+            assert [url for url in browser.requests if not url.startswith("data:")] == [path.resolve().as_uri()]
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width
+            assert browser.evaluate(INSIDE)
+            assert browser.evaluate(BESIDE) == (width == 1400)
+            colors = browser.evaluate(COLORS)
+            back = hexadecimal(colors[0][1])
+            for front in [front for front, _ in colors] + browser.evaluate(LETTERS):
+                assert contrast(hexadecimal(front), back) >= 4.5
+    finally:
+        browser.close()
 
 
 def test_a_healthy_training_has_a_page_too(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from trimtab.probes import (
     VarianceShift,
     Weights,
 )
+from trimtab.probes.surface import all_finite
 
 Batch = dict[str, Tensor]
 
@@ -248,3 +249,11 @@ def test_memory_is_given_back(make: Callable[..., Probe[Any]]) -> None:
     finally:
         gc.enable()
     bnp.detach()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("last", [-3.0, 2.0, math.inf, -math.inf, math.nan])
+def test_whether_all_is_finite(last: float, dtype: torch.dtype) -> None:
+    x = torch.tensor([[1.0, -2.5], [0.0, last]], dtype=dtype)
+    assert all_finite([x, x[:1]]) == all_finite([torch.ones(2), x.T[1]]) == math.isfinite(last)
+    assert all_finite([x[:1], x[:, 0], x[:0]]) and all_finite([]) and all_finite([x[:0]])

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -316,6 +316,15 @@ def test_noise_scales_by_layer() -> None:
     square = (np.mean(gradients, axis=0) ** 2).sum() - trace / 16
     expected = trace / square if square > 0 else math.nan
     assert found.layer_noise_scales["2"] == pytest.approx(expected, rel=1e-4, nan_ok=True)
+
+
+def test_the_gradients_noise_alone_is_the_same() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).double()
+    x = torch.randn(32, 6, dtype=torch.double)
+    both, alone = (BatchNoise(parts=4, gradient_only=only)(net, loss_of, x) for only in (False, True))
+    assert both.layers and not alone.layers and not alone.left_out
+    assert str(alone) == str(replace(both, layers={})) and math.isfinite(alone.gradient_trace)
 
 
 def test_how_a_batch_is_split() -> None:

@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("max_layers", "batch_size"), (0, *WHOLE)),
     **dict.fromkeys(("eps1", "eps2", "tolerance", "density_width"), (None, *NUMBER)),
     **dict.fromkeys(("statistics", "direction", "matrix", "likelihood", "link", "spatial", "no_bias"), WORD),
-    **dict.fromkeys(("lower_end", "per_layer"), (None, 1, "yes")),
+    **dict.fromkeys(("lower_end", "per_layer", "gradient_only"), (None, 1, "yes")),
     **dict.fromkeys(("layers", "only"), (None, 3, [3], {"a": 1}, [None])),
     **dict.fromkeys(("forward", "criterion", "split"), FUNCTION),
     **dict.fromkeys(("optimizer", "bnp"), OBJECT),

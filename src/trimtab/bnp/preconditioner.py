@@ -295,5 +295,5 @@ class BNP(Joinable):
 
 def _let_go(observed: ObservedModel) -> None:
     """What is left to do when nobody holds a BNP any longer."""
-    observed.unused_steps.gone()
     observed.close()
+    observed.unused_steps.gone()  # last: its warning may be an error

@@ -205,4 +205,6 @@ def _print(lines: list[str]) -> None:
     for line in lines:
         first = "   " if line.startswith("   ") else ""
         later = "   " if line.startswith((" ", *"123456789")) else ""
-        print(textwrap.fill(line.strip(), width, initial_indent=first, subsequent_indent=later))
+        kept = line.strip().replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with the sign
+        filled = textwrap.fill(kept, width, initial_indent=first, subsequent_indent=later)
+        print(filled.replace("\N{NO-BREAK SPACE}%", " %"))

@@ -190,7 +190,7 @@ class Doctor:
         if self._attempt("trial", lambda: self._try(look, moved, own, batch, self._way_to(taken))):
             for name in self._schedule.probes(len(self.record.trials) - 1):
                 probed = self._pooled(own) if name == "noise" else own
-                result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed)
+                result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed, self._schedule.level)
                 if result.problem is not None:
                     self._problem(name, result.problem, taken.step)
                 else:

@@ -121,8 +121,10 @@ class Diagnosis:
         """The findings, numbered, and the notes."""
         looked = f"{self.steps} steps, level {self.level}"
         head = f"Nothing was found that holds this training back ({looked})."
-        if self.findings:
-            head = f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''} ({looked}), the worst first:"
+        if len(self.findings) == 1:
+            head = f"1 finding ({looked}):"
+        elif self.findings:
+            head = f"{len(self.findings)} findings ({looked}), the worst first:"
         lines = [head]
         for number, finding in enumerate(self.findings, start=1):
             where = f", layer {finding.layer}" if finding.layer else ""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from trimtab.bnp import BNP
 from trimtab.bnp.attachment import innermost
-from trimtab.doctor.learning_rate_search import best_of, between, climb, edge, power
+from trimtab.doctor.learning_rate_search import best_of, between, climb, edge
 from trimtab.doctor.learning_rate_trials import Drawn, Trials, check_optimizer, devices_of, draw
 from trimtab.probes import options
 from trimtab.probes.isolation import IsolatedModel
@@ -19,8 +19,8 @@ from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import LossFunction
 
 Schedule = Literal["constant", "decay"]
-STEPS: dict[Schedule, int] = {"constant": 200, "decay": 100}
-"""Of a trial: what noise does in the end to a training whose rate stays takes longer to be seen."""
+STEPS = 200
+"""Of a trial. From shorter ones, the rate of a whole training has to be extrapolated further."""
 FEWEST_STEPS = 12
 COARSE, FINE = 4.0, 2.0
 """Factors between the rates of short trials, and between those of whole ones."""
@@ -30,14 +30,14 @@ MOST_LINE, MOST_COARSE, MOST_FINE = 24, 9, 7
 """How many lengths of the first step, and how many rates, are tried at most."""
 SHARES = (0.6, 0.7, 0.8, 0.9, 1.0)
 """Where a trial at constant rates is looked at: noise moves the loss of a single step by much."""
-EARLIER = 0.5
-"""Of these shares, where it is looked at too, to see how the best rate falls with the length of a training."""
-STEEPEST = -1.0
-"""The lowest power of a training's length that is believed when it is seen in two lengths of trials."""
-BOUND = -0.5
-"""The power in the bounds for convex losses, with which the one that is seen is averaged: each is uncertain."""
-DECAYING = -0.25
-"""The power if the rate decays: for four small networks, trained 5 times as long as trials, it was from −0.7 to 0.3."""
+TREND: dict[Schedule, float] = {"constant": -0.5, "decay": -0.25}
+"""The power of a training's length with which its best rate goes. If it is constant, that of the bounds for convex
+losses: what two lengths of a trial show is mostly chance, from −1 to 0. If it decays, one in the middle: for four small
+networks, trained 5 times as long as trials, it was from −0.7 to 0.3."""
+WORSE = 0.01
+"""A trial that ends by more than this share above the first loss did not work: a smaller rate is looked for."""
+TELLING = 1e-3
+"""A first step that lowers the loss by less than this share does not tell where to begin."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,16 @@ class SuggestedRate:
         rate: For the optimizer's first group that has one above 0.
         rates: For each of its groups.
         factor: The same as a multiple of what the optimizer has now.
-        start: Where the trials began: the rate that makes the first step lower the held-out loss the most.
+        start: Where the trials began: the rate that makes the first step lower the held-out loss the most, or that of
+            the optimizer if no first step lowers it by a thousandth.
         tried: All rates that were tried, in the order of steps and rates.
         loss: On the held-out batches, before any step.
         cost: Of everything, in forwards with their backward.
         steps: Of a whole trial.
         schedule: `constant` or `decay`.
         training_steps: Of the training that the rate is for; None: unknown.
-        trend: The power of a training's length with which its best rate was taken to fall; None where that was not
-            known, or not longer than the trials.
+        trend: The power of a training's length with which its best rate was taken to fall; None where the length was
+            not given, or not longer than the trials.
         edge: Whether the best rate was the `smallest` or the `largest` of those tried; None: it has a worse one on each
             side.
         notes: What else is to be known.
@@ -108,7 +109,7 @@ class SuggestedRate:
         lines = [
             f"Suggested learning rate, {kept}: {self.rate:.3g}, {self.factor:.3g} times what the optimizer has "
             f"(found by {self.cost:.0f} forward-backwards, which changed nothing).",
-            f"  held-out loss before: {self.loss:.4g}; a first step lowers it the most at the rate {self.start:.3g}",
+            f"  held-out loss before: {self.loss:.4g}; trials began at the rate {self.start:.3g}",
         ]
         if self.trend is not None:
             lines.append(
@@ -139,7 +140,7 @@ def suggest_lr(
     batches, compared on batches that no step is taken with. They begin at the rate that makes the optimizer's first
     step lower that loss the most; rates a factor of 4 apart are tried for a third of the steps, until the best of them
     has a worse one on each side, then rates a factor of 2 apart for all of the steps, likewise; then comes the bottom
-    of the parabola through the last three, and how it falls with the length of the training. Model, optimizer,
+    of the parabola through the last three, which falls with a power of the training's length. Model, optimizer,
     attached BNP and random generators stay as they are, to the last bit.
 
     Args:
@@ -152,8 +153,9 @@ def suggest_lr(
         schedule: `constant` if the training's rate will stay as it is, `decay` if it will be lowered towards 0 in the
             end, in which case a larger one is best at first, and trials decay too.
         training_steps: How many steps the training will have. The longer it is, the smaller is the best rate, the more
-            so without decay, where noise keeps the loss up: by how much is seen in the trials, and extrapolated.
-        steps: Of a trial; None: 200 if the rate is constant, 100 if it decays.
+            so without decay, where noise keeps the loss up: it is taken to go with the power −1/2 of the length if the
+            rate is constant, and −1/4 if it decays.
+        steps: Of a trial; None: 200.
         validation: Batches to compare on; None: some of `batches`.
         bnp: A BNP whose step() the training calls by hand, before the optimizer's.
 
@@ -179,7 +181,7 @@ def suggest_lr(
     optimizer = innermost(optimizer)
     rates = check_optimizer(optimizer)
     _check(schedule, steps, training_steps, batches, validation, bnp)
-    wanted = STEPS[schedule] if steps is None else steps
+    wanted = STEPS if steps is None else steps
     length = wanted if training_steps is None else min(wanted, training_steps)
     inner = IsolatedModel(model).model  # which says what is wrong with a model
     kept = RandomState(inner, devices_of(inner), sources=[batches, validation])
@@ -197,32 +199,26 @@ def _suggested(
     """Search with these trials."""
     tried: list[TriedRate] = []
     unit = next(rate for rate in rates if rate > 0)
-    constant = schedule == "constant"
-    earlier: dict[float, float] = {}  # losses of whole trials by factors, at shorter lengths
+    shares, rate_at = (SHARES, _constant) if schedule == "constant" else ((1.0,), _decay)
+    along = trials.along_first_step()
+    before = along(0.0)
 
-    def trial(factor: float, length: int, shares: tuple[float, ...]) -> float:
-        looks = [round(share * length) for share in shares]
-        losses = trials.train(factor, length, looks, _constant if constant else _decay)
-        last = losses[-len(SHARES) :]
-        earlier[factor] = fmean(losses[: len(SHARES)])
-        tried.append(TriedRate(factor * unit, length, fmean(last)))
+    def trial(factor: float, length: int) -> float:
+        losses = trials.train(factor, length, [round(share * length) for share in shares], rate_at)
+        tried.append(TriedRate(factor * unit, length, fmean(losses)))
         return tried[-1].loss
 
-    loss = trials.along_first_step()
-    before = loss(0.0)
-    start = best_of(climb(loss, 1.0, COARSE, MOST_LINE))
-    late = SHARES if constant else (1.0,)
+    lengths = climb(along, 1.0, COARSE, MOST_LINE)
+    start = best_of(lengths) if min(lengths.values()) < before - TELLING * abs(before) else 1.0
     short = max(steps // SHORT, FEWEST_STEPS // 2)
-    coarse = climb(lambda factor: trial(factor, short, late), start, COARSE, MOST_COARSE)
-    earlier.clear()
-    longer = training_steps is not None and training_steps > steps
-    all_shares = (*(EARLIER * share for share in SHARES), *SHARES) if longer and constant else late
-    fine = climb(lambda factor: trial(factor, steps, all_shares), best_of(coarse), FINE, MOST_FINE)
+    ceiling = before + WORSE * abs(before)
+    coarse = climb(lambda factor: trial(factor, short), start, COARSE, MOST_COARSE, ceiling)
+    fine = climb(lambda factor: trial(factor, steps), best_of(coarse), FINE, MOST_FINE, ceiling)
     factor = between(fine)
     trend = None
-    if training_steps is not None and longer:
-        trend = (power(between(earlier), factor, 1 / EARLIER, STEEPEST) + BOUND) / 2 if constant else DECAYING
-        factor *= (training_steps / (fmean(late) * steps)) ** trend
+    if training_steps is not None and training_steps > steps:
+        trend = TREND[schedule]
+        factor *= (training_steps / (fmean(shares) * steps)) ** trend
     return SuggestedRate(
         rate=factor * unit,
         rates=tuple(factor * rate for rate in rates),

@@ -4,17 +4,21 @@ import math
 from collections.abc import Callable, Mapping
 
 
-def climb(loss: Callable[[float], float], start: float, factor: float, most: int) -> dict[float, float]:
+def climb(
+    loss: Callable[[float], float], start: float, factor: float, most: int, ceiling: float = math.inf
+) -> dict[float, float]:
     """Losses at rates around the best one, found by steps of one factor from a start.
 
     It goes to the neighbour that is not known yet, the larger one first, until the best rate has a worse one on each
     side. Of equal losses that of the larger rate counts as better, so that it leaves a place where nothing changes.
+    While all losses are above the ceiling it goes to smaller rates, whichever of them is the best.
 
     Args:
         loss: Of a rate; infinite if it diverges.
         start: The first rate.
         factor: Between neighbours, above 1.
         most: How many rates may be tried.
+        ceiling: Above it a loss is one of a training that does not work.
 
     Returns:
         The losses, by rate, the smallest rate first.
@@ -22,7 +26,7 @@ def climb(loss: Callable[[float], float], start: float, factor: float, most: int
     tried: dict[int, float] = {0: loss(start)}
     while len(tried) < most:
         best = min(tried, key=lambda place: (tried[place], -place))
-        if not math.isfinite(tried[best]):
+        if not (math.isfinite(tried[best]) and tried[best] <= ceiling):
             unknown = [min(tried) - 1]
         else:
             unknown = [place for place in (best + 1, best - 1) if place not in tried]
@@ -33,8 +37,8 @@ def climb(loss: Callable[[float], float], start: float, factor: float, most: int
 
 
 def best_of(losses: Mapping[float, float]) -> float:
-    """The rate with the smallest loss, the largest of them if they are equal."""
-    return min(losses, key=lambda rate: (losses[rate], -rate))
+    """The rate with the smallest loss: the largest of them if they are equal, the smallest if all diverge."""
+    return min(losses, key=lambda rate: (losses[rate], -rate if math.isfinite(losses[rate]) else rate))
 
 
 def edge(losses: Mapping[float, float]) -> str | None:
@@ -65,15 +69,3 @@ def between(losses: Mapping[float, float]) -> float:
         bend = below - 2 * here + above
         shift = 0.0 if bend <= 0 else 0.5 * (below - above) / bend
     return best * math.exp(shift * step)
-
-
-def power(before: float, after: float, longer: float, steepest: float) -> float:
-    """The power of a training's length with which its best rate goes, between `steepest` and 0.
-
-    Args:
-        before: The best rate of a training.
-        after: That of a longer one.
-        longer: So many times as long.
-        steepest: The lowest power that is believed: two rates that noise has moved have any.
-    """
-    return min(max(math.log(after / before) / math.log(longer), steepest), 0.0)

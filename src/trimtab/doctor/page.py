@@ -13,6 +13,10 @@ from trimtab.report.formatting import format_number
 from trimtab.report.markup import Markup, document, element, folded, paragraphs, table
 from trimtab.report.svg import inline
 
+LOSS = (
+    "The loss of each training batch, its mean over a twentieth of the steps each, and the steps that were tried out."
+)
+
 
 def write_page(diagnosis: Diagnosis, record: Record, path: Path) -> None:
     """Write the page to a file, whole or not at all."""
@@ -30,7 +34,7 @@ def page(diagnosis: Diagnosis, record: Record) -> str:
         element(
             "section",
             element("h2", "The training"),
-            element("div", _card(lambda: loss_figure(record), "loss", "The training loss."), class_="cards"),
+            element("div", _card(lambda: loss_figure(record), "loss", LOSS), class_="panel"),
         )
     )
     body += [_panel(number, finding, record) for number, finding in enumerate(diagnosis.findings, start=1)]
@@ -44,7 +48,7 @@ def _bill(findings: Sequence[Finding]) -> Markup:
     rows = [
         [
             element("a", finding.name, href=f"#finding-{number}"),
-            finding.layer or "all",
+            finding.layer or "–",
             finding.cure.sentence,
             f"{finding.certainty:.1f}",
         ]
@@ -63,9 +67,12 @@ def _panel(number: int, finding: Finding, record: Record) -> Markup:
     return element(
         "section",
         element("h2", f"{finding.name}{where}", id=f"finding-{number}"),
-        element("p", finding.sentence),
-        element("p", element("strong", finding.advice)),
-        element("div", _card(draw, f"finding-{number}", words, values), class_="cards"),
+        element(
+            "div",
+            element("div", element("p", finding.sentence), element("p", element("strong", finding.advice))),
+            _card(draw, f"finding-{number}", words, values),
+            class_="panel",
+        ),
     )
 
 
@@ -89,7 +96,7 @@ def _looked_at(record: Record) -> Markup:
         ["batch size", str(facts.batch_size or "")],
         ["parameters in", facts.dtype],
     ]
-    return table(["what", ""], rows, "what was looked at", words=True)
+    return table(["what", "value"], rows, "what was looked at", words=True)
 
 
 def _number(value: float) -> str:

@@ -5,13 +5,16 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.doctor.schedule import Level
 from trimtab.probes import Activations, BatchNoise, Conditioning, Landscape, Spectrum
 from trimtab.probes.result import LossFunction, Probe, Result
 
 
-def probe_model(name: str, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, batch: Any) -> Result:
+def probe_model(
+    name: str, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, batch: Any, level: Level
+) -> Result:
     """The result of a probe; one that fails has a problem."""
-    probe = _probe(name, optimizer)
+    probe = _probe(name, optimizer, level)
     try:
         found: Result = probe(model, loss_fn, batch)
     except Exception as error:
@@ -19,11 +22,11 @@ def probe_model(name: str, model: nn.Module, optimizer: Optimizer, loss_fn: Loss
     return found
 
 
-def _probe(name: str, optimizer: Optimizer) -> Probe[Any]:
+def _probe(name: str, optimizer: Optimizer, level: Level) -> Probe[Any]:
     if name == "landscape":
         return Landscape(optimizer=optimizer)
     if name == "spectrum":
         return Spectrum(optimizer=optimizer)
     if name == "noise":
-        return BatchNoise(draws=200)
+        return BatchNoise(draws=200, gradient_only=level != "full")  # notes are of the gradient's alone
     return Conditioning() if name == "conditioning" else Activations()

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
+from trimtab.bnp.algorithm.moments import at_least_float32
 from trimtab.doctor.record import PATH, Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
@@ -144,10 +146,9 @@ def _rescaled(before: Point, layer: str, factor: float) -> dict[str, Tensor]:
 
 
 def _dot(a: Point, b: Point) -> float:
-    # In float64: in half precision a gradient times a small step is 0.
-    return float(
-        torch.stack([torch.dot(x.flatten().double(), b[name].flatten().double()) for name, x in a.items()]).sum()
-    )
+    # Not in half precision, where a gradient times a small step is 0.
+    ours, theirs = ([at_least_float32(point[name]) for name in a] for point in (a, b))
+    return float(torch.stack([each.sum(dtype=torch.float64) for each in _torch.multiply_all(ours, theirs)]).sum())
 
 
 def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:

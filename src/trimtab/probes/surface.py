@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -177,11 +177,21 @@ def check_finite(loss: Tensor, gradient: Point) -> float:
         CannotMeasure: If it or something in the gradient is not finite.
     """
     value = _finite(loss)
-    # The largest entries are faster than isfinite of all, and asked for at once: a GPU is waited for only once.
-    largest = _torch.norms([g for g in gradient.values() if g.numel()], math.inf)
-    if not all(map(math.isfinite, torch.stack([norm.to(loss.device) for norm in largest]).tolist())):
+    if not all_finite(list(gradient.values())):
         raise CannotMeasure("The gradient has entries that are not finite.")
     return value
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether no tensor has an entry that is infinite or NaN; a GPU is waited for once."""
+    some = [tensor for tensor in tensors if tensor.numel()]
+    if not some:
+        return True
+    if all(tensor.is_cpu for tensor in some):  # a twentieth of the time of the norm there
+        ends: Sequence[Tensor] = [end for tensor in some for end in torch.aminmax(tensor)]
+    else:
+        ends = _torch.norms(some, math.inf)
+    return all(map(math.isfinite, torch.stack([end.to(some[0].device) for end in ends]).tolist()))
 
 
 def _finite(loss: Tensor) -> float:

@@ -1,12 +1,13 @@
 """How far gradients of small batches lie from each other (McCandlish, Kaplan, Amodei et al. 2018)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from trimtab import _torch
 from trimtab.bnp.algorithm.moments import at_least_float32
 from trimtab.probes.result import by_layer
 
@@ -44,25 +45,29 @@ def gradient_noise(
     Raises:
         ValueError: If there are fewer than two.
     """
-    means: dict[str, Tensor] = {}
-    spreads: dict[str, Tensor] = {}
-    count = 0
-    for gradient in gradients:
-        count += 1
-        for name, value in gradient.items():
-            value = at_least_float32(value)
-            if count == 1:
-                means[name], spreads[name] = value.clone(), value.new_zeros((), dtype=torch.float64)
-                continue
-            away = value - means[name]
-            means[name] += away / count
-            spreads[name] += (away * (value - means[name])).sum(dtype=torch.float64)
-    if count < 2:
-        raise ValueError(f"The noise of gradients takes two of them or more, not {count}.")
+    names: list[str] = []
+    means: list[Tensor] = []
+    spreads: list[Tensor] = []  # |G_k − Ḡ|², as far as it goes, of all parameters
+    for count, gradient in enumerate(gradients, start=1):
+        values = [at_least_float32(value) for value in gradient.values()]
+        if count == 1:
+            names, means = list(gradient), _torch.clone_all(values)
+            continue
+        away = _torch.subtract_all(values, means)
+        _torch.add_all_(means, away, alpha=1 / count)
+        spreads.append((1 - 1 / count) * _squares(away))
+    if not spreads:
+        raise ValueError("The noise of gradients takes two of them or more.")
+    traces = dict(zip(names, (samples * torch.stack(spreads).sum(0) / len(spreads)).tolist(), strict=True))
+    squares = dict(zip(names, _squares(means).tolist(), strict=True))
     found: dict[str, GradientNoise] = {}
-    for layer, names in by_layer(means).items():
-        trace = samples * sum(float(spreads[name]) for name in names) / (count - 1)
-        square = sum(float(means[name].square().sum(dtype=torch.float64)) for name in names)
-        found[layer] = GradientNoise(square - trace / (count * samples), trace)
-    squares, traces = zip(*found.values(), strict=True)
-    return GradientNoise(sum(squares), sum(traces)), found
+    for layer, mine in by_layer(names).items():
+        trace = sum(traces[name] for name in mine)
+        square = sum(squares[name] for name in mine)
+        found[layer] = GradientNoise(square - trace / ((len(spreads) + 1) * samples), trace)
+    return GradientNoise(sum(each.square for each in found.values()), sum(each.trace for each in found.values())), found
+
+
+def _squares(tensors: Sequence[Tensor]) -> Tensor:
+    """The square of each tensor's norm, in float64."""
+    return torch.stack([norm.to(tensors[0].device) for norm in _torch.norms(tensors)]).square()

@@ -81,6 +81,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
         split: `split(batch, parts)` returns the parts, of equal size; `split_batch` if None, which cuts every tensor
             along its first dimension.
         seed: Of the draws.
+        gradient_only: Whether to leave the noise of batch statistics out, which is about half of the work.
 
     Raises:
         ValueError: If an option is invalid.
@@ -95,6 +96,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
     parts: int = 8
     split: Split | None = None
     seed: int = 0
+    gradient_only: bool = False
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -104,6 +106,7 @@ class BatchNoise(Probe[BatchNoiseResult]):
         options.check_whole(self, "parts", minimum=0)
         if self.parts == 1:
             raise ValueError("parts must be 0 or at least 2, not 1: one part has nothing to be compared with.")
+        options.check_flag(self, "gradient_only")
         options.check_function(self, "split", "batch, parts")
         options.check_seed(self)
 
@@ -121,10 +124,13 @@ class BatchNoise(Probe[BatchNoiseResult]):
             else:
                 left_out[name] = reason
 
-        with observe_calls(layers, see):
-            surface.loss()
-        left_out |= {name: "the loss does not call it" for name in layers if name not in seen | left_out}
         parts, note = self._parts(batch, least=2 if layers else 1)
+        if self.gradient_only:
+            layers = {}
+        else:
+            with observe_calls(layers, see):
+                surface.loss()
+            left_out |= {name: "the loss does not call it" for name in layers if name not in seen | left_out}
         if not parts:
             return BatchNoiseResult(layers=self._noises(seen, []), left_out=left_out, note=note)
         splits: list[Calls] = []
