@@ -234,7 +234,7 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     rows = [row("a", seed, 1.0 + 0.1 * seed, [high] if seed == 2 else [], early=[low]) for seed in range(3)]
     rows += [row("b", s, 3.0, [low, high] if s % 2 == 0 else [high, low], planted=[low], severity=2) for s in range(3)]
     rows += [row("c", s, None, [high], planted=[high], severity=3, curve=[2.0, None]) for s in range(3)]
-    rows += [row("d", s, 1.05, [], planted=[high], severity=1) for s in range(3)]  # harmless
+    rows += [row("d", s, 1.05, [high] * (s == 1), planted=[high], severity=1) for s in range(3)]  # harmless
     rows += [row("b; e", s, 9.0, [low, high], planted=[low, high], severity=2) for s in range(3)]
     rows += [row("b; high", s, 8.0, [high], planted=[high], severity=2) for s in range(3)]
     rows += [row("b; mild", s, 9.0, [low], planted=[low, "dead-units"], severity=2) for s in range(3)]
@@ -249,14 +249,16 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     assert f"| {low} | – | 2, 3 of 3 | – |" in doctor
     assert f"| {high} | no harm | 3, 3 of 3 | 3, 3 of 3 |" in doctor
     assert "Mean over 2 illnesses at severities 2 and 3: 83% on top, 100% at all." in doctor
-    assert "False alarms, healthy: 4 of 6 (66.7%)." in doctor and "tuned, a third of the way: 3 of 3" in doctor
-    assert f"False alarms, planted without harm: 0 of 3 (0.0%).\n- planted without harm: {high}: 0 of 3" in doctor
-    assert f"| is \\ on top | (nothing) | {high} | {low} |" in doctor and "| (healthy) | 5 | 1 |  |" in doctor
+    assert "False alarms, healthy, at the end: 1 of 3 (33.3%)." in doctor and f"- tuned: 1 of 3: {high} 1" in doctor
+    assert f"False alarms, healthy, a third of the way: 3 of 3 (100.0%).\n- tuned: 3 of 3: {low} 3" in doctor
+    assert "did no harm: 1 of 3 (33.3%); 1 of them name what was planted, 0 where trainings ended worse in" in doctor
+    assert f"in the mean.\n- {high}: 1 of 3: {high} 1" in doctor
+    assert f"| is \\ on top | (nothing) | {high} | {low} |" in doctor and "| (healthy) | 4 | 2 |  |" in doctor
     assert f"| {low} |  | 1 | 5 |" in doctor and f"| {low} + {high} |  |  | 3 |" in doctor
     assert "each of which harms alone: both named in 3, one in 0 of 3 trainings." in doctor
     assert "Cures of what was on top: 2 of 3 lowered the final validation loss, 1 by half of the way to" in doctor
     assert "where that was right, 2 of 3." in doctor
-    assert "False alarms, healthy: 3 of 3 (100.0%)." in commonest
+    assert "False alarms, healthy, at the end: 3 of 3 (100.0%)." in commonest
     assert f"| {high} | no harm | 0, 0 of 3 | 3, 3 of 3 |" in curve
 
 
