@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,31 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     assert "where that was right, 2 of 3." in doctor
     assert "False alarms, healthy, at the end: 3 of 3 (100.0%)." in commonest
     assert f"| {high} | no harm | 0, 0 of 3 | 3, 3 of 3 |" in curve
+
+
+def test_the_document_has_what_the_doctor_found(
+    benchmark: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["doctor.py", "--half", "held-out", "--table"])
+    benchmark["doctor"].main()
+    told = capsys.readouterr().out
+    own = told[told.index("## The doctor") : told.index("## Always the commonest")]
+    document = (BENCHMARKS.parent / "docs" / "doctor.md").read_text(encoding="utf-8")
+    document = document[document.index("### The held-out half") :]
+    on_top = int(re.search(r"2 and 3: (\d+)% on top", own)[1])  # type: ignore[index]
+    at_end, later = re.findall(r"False alarms, healthy, .*: (\d+ of \d+) ", own)
+    both, one, pairs = re.search(r"both named in (\d+), one in (\d+) of (\d+)", own).groups()  # type: ignore[union-attr]
+    harmless, named, worse = re.search(
+        r"did no harm: (\d+ of \d+) .*; (\d+) of them name what was planted, (\d+) where", own
+    ).groups()  # type: ignore[union-attr]
+    cures = re.search(r"Cures of what was on top: (\d+ of \d+) ", own)[1]  # type: ignore[index]
+    for cell in (f"**{on_top} %**", f"**{at_end}**", later, harmless, cures, f"{both} of {pairs}; {one}"):
+        assert f"| {cell} |" in document
+    assert f"{named} name what was planted; {worse} of these" in document
+    confusion = own[own.index("| is \\ on top") :].split("\n\n")[0].splitlines()
+    assert len(confusion) > 13 and all(line in document for line in confusion[1:])
+    readme = (BENCHMARKS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"it named first what had been planted in {on_top} %" in readme
 
 
 @pytest.mark.slow
