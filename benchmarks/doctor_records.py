@@ -57,7 +57,6 @@ def judged_again(rows: list[Row], records: Iterator[tuple[str, int, Record]]) ->
             again: Row = {
                 "found": [finding.name for finding in diagnosis.findings],
                 "layers": [finding.layer for finding in diagnosis.findings],
-                "told": str(diagnosis),
             }
             if "early_at" in row:  # not where the loss broke before that
                 early = judge(until(record, row["early_at"]))

@@ -151,28 +151,47 @@ def confusion(cases: list[Judged], ask: Callable[[Row], list[str]]) -> list[str]
 
 
 def false_alarms(cases: list[Judged], ask: Callable[[Row], list[str]], early: bool) -> list[str]:
-    """How often something was found in what is healthy, by kind."""
-    kinds: dict[str, list[list[str]]] = defaultdict(list)
-    for case in cases:
-        if case.truth:
-            continue
-        kind = case.variant or ("tuned" if not case.planted else f"planted without harm: {' + '.join(case.planted)}")
-        for row in case.rows:
-            kinds[kind].append(ask(row))
-            if early and not case.planted:
-                kinds[f"{kind}, a third of the way"].append(list(row["early"]))
+    """How often something was found in what is healthy by intent, by kind."""
     lines = []
-    for group, planted in (("healthy", False), ("planted without harm", True)):
-        some = {kind: answers for kind, answers in kinds.items() if kind.startswith("planted") is planted}
-        answers = [answer for each in some.values() for answer in each]
-        if not answers:
-            continue
-        wrong = sum(bool(answer) for answer in answers)
-        lines.append(f"False alarms, {group}: {wrong} of {len(answers)} ({wrong / len(answers):.1%}).")
-        for kind, each in some.items():
-            names = Counter(name for answer in each for name in answer)
-            told = ", ".join(f"{name} {count}" for name, count in names.most_common())
-            lines.append(f"- {kind}: {sum(map(bool, each))} of {len(each)}{': ' + told if told else ''}")
+    healthy = [case for case in cases if not case.planted]
+    looks = {"at the end": ask} | ({"a third of the way": lambda row: list(row["early"])} if early else {})
+    for when, answer in looks.items():
+        kinds: dict[str, list[list[str]]] = defaultdict(list)
+        for case in healthy:
+            kinds[case.variant or "tuned"] += [answer(row) for row in case.rows]
+        lines += [f"False alarms, healthy, {when}: {_share(kinds)}.", *_by_kind(kinds)]
+    return lines
+
+
+def without_harm(cases: list[Judged], ask: Callable[[Row], list[str]]) -> list[str]:
+    """How often something was found where what was planted did no harm, and whether it was that."""
+    kinds: dict[str, list[list[str]]] = defaultdict(list)
+    named, worse = 0, 0
+    for case in cases:
+        if case.planted and not case.truth:
+            answers = [ask(row) for row in case.rows]
+            kinds[case.planted[0]] += answers
+            right = sum(case.planted[0] in answer for answer in answers)
+            named += right
+            worse += right * (fmean(map(loss_of, case.rows)) > case.twin_loss)
+    if not kinds:
+        return []
+    told = f"{named} of them name what was planted, {worse} where trainings ended worse in the mean"
+    return [f"Findings where what was planted did no harm: {_share(kinds)}; {told}.", *_by_kind(kinds)]
+
+
+def _share(kinds: dict[str, list[list[str]]]) -> str:
+    answers = [answer for each in kinds.values() for answer in each]
+    wrong = sum(map(bool, answers))
+    return f"{wrong} of {len(answers)} ({wrong / max(len(answers), 1):.1%})"
+
+
+def _by_kind(kinds: dict[str, list[list[str]]]) -> list[str]:
+    lines = []
+    for kind, answers in kinds.items():
+        names = Counter(name for answer in answers for name in answer)
+        told = ", ".join(f"{name} {count}" for name, count in names.most_common())
+        lines.append(f"- {kind}: {sum(map(bool, answers))} of {len(answers)}{': ' + told if told else ''}")
     return lines
 
 
@@ -221,7 +240,7 @@ def table(rows: list[Row]) -> str:
     ]
     for name, ask in DOCTORS.items():
         lines += [f"\n## {name.capitalize()}\n", *by_illness(single, ask)]
-        lines += ["", *false_alarms(single, ask, early=name == "the doctor")]
+        lines += ["", *false_alarms(single, ask, early=name == "the doctor"), "", *without_harm(single, ask)]
         if name == "the doctor":
             lines += ["", *confusion(cases, ask), "", both_found(cases), "", *cures(rows, cases)]
     return "\n".join(lines)

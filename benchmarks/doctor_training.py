@@ -113,7 +113,6 @@ def run(
         diagnosis = sees.diagnosis()
         beside["found"] = [finding.name for finding in diagnosis.findings]
         beside["layers"] = [finding.layer for finding in diagnosis.findings]
-        beside["told"] = str(diagnosis)
         beside["top"] = diagnosis.findings[0] if diagnosis.findings else None
         beside["record"] = getattr(sees, "record", None)
     return beside
@@ -124,7 +123,7 @@ def curve(losses: list[float], steps: int) -> list[float | None]:
     size = max(steps // SEGMENTS, 1)
     parts = [losses[start : start + size] for start in range(0, steps, size)][:SEGMENTS]
     means = [fmean(part) if part else math.inf for part in parts]
-    return [mean if math.isfinite(mean) else None for mean in means]
+    return [float(f"{mean:.5g}") if math.isfinite(mean) else None for mean in means]
 
 
 def data_of(spec: Spec, seed: int) -> Samples:

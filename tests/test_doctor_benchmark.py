@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,7 +235,7 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     rows = [row("a", seed, 1.0 + 0.1 * seed, [high] if seed == 2 else [], early=[low]) for seed in range(3)]
     rows += [row("b", s, 3.0, [low, high] if s % 2 == 0 else [high, low], planted=[low], severity=2) for s in range(3)]
     rows += [row("c", s, None, [high], planted=[high], severity=3, curve=[2.0, None]) for s in range(3)]
-    rows += [row("d", s, 1.05, [], planted=[high], severity=1) for s in range(3)]  # harmless
+    rows += [row("d", s, 1.05, [high] * (s == 1), planted=[high], severity=1) for s in range(3)]  # harmless
     rows += [row("b; e", s, 9.0, [low, high], planted=[low, high], severity=2) for s in range(3)]
     rows += [row("b; high", s, 8.0, [high], planted=[high], severity=2) for s in range(3)]
     rows += [row("b; mild", s, 9.0, [low], planted=[low, "dead-units"], severity=2) for s in range(3)]
@@ -249,15 +250,42 @@ def test_the_table_counts_what_was_found(benchmark: Modules) -> None:
     assert f"| {low} | – | 2, 3 of 3 | – |" in doctor
     assert f"| {high} | no harm | 3, 3 of 3 | 3, 3 of 3 |" in doctor
     assert "Mean over 2 illnesses at severities 2 and 3: 83% on top, 100% at all." in doctor
-    assert "False alarms, healthy: 4 of 6 (66.7%)." in doctor and "tuned, a third of the way: 3 of 3" in doctor
-    assert f"False alarms, planted without harm: 0 of 3 (0.0%).\n- planted without harm: {high}: 0 of 3" in doctor
-    assert f"| is \\ on top | (nothing) | {high} | {low} |" in doctor and "| (healthy) | 5 | 1 |  |" in doctor
+    assert "False alarms, healthy, at the end: 1 of 3 (33.3%)." in doctor and f"- tuned: 1 of 3: {high} 1" in doctor
+    assert f"False alarms, healthy, a third of the way: 3 of 3 (100.0%).\n- tuned: 3 of 3: {low} 3" in doctor
+    assert "did no harm: 1 of 3 (33.3%); 1 of them name what was planted, 0 where trainings ended worse in" in doctor
+    assert f"in the mean.\n- {high}: 1 of 3: {high} 1" in doctor
+    assert f"| is \\ on top | (nothing) | {high} | {low} |" in doctor and "| (healthy) | 4 | 2 |  |" in doctor
     assert f"| {low} |  | 1 | 5 |" in doctor and f"| {low} + {high} |  |  | 3 |" in doctor
     assert "each of which harms alone: both named in 3, one in 0 of 3 trainings." in doctor
     assert "Cures of what was on top: 2 of 3 lowered the final validation loss, 1 by half of the way to" in doctor
     assert "where that was right, 2 of 3." in doctor
-    assert "False alarms, healthy: 3 of 3 (100.0%)." in commonest
+    assert "False alarms, healthy, at the end: 3 of 3 (100.0%)." in commonest
     assert f"| {high} | no harm | 0, 0 of 3 | 3, 3 of 3 |" in curve
+
+
+def test_the_document_has_what_the_doctor_found(
+    benchmark: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["doctor.py", "--half", "held-out", "--table"])
+    benchmark["doctor"].main()
+    told = capsys.readouterr().out
+    own = told[told.index("## The doctor") : told.index("## Always the commonest")]
+    document = (BENCHMARKS.parent / "docs" / "doctor.md").read_text(encoding="utf-8")
+    document = document[document.index("### The held-out half") :]
+    on_top = int(re.search(r"2 and 3: (\d+)% on top", own)[1])  # type: ignore[index]
+    at_end, later = re.findall(r"False alarms, healthy, .*: (\d+ of \d+) ", own)
+    both, one, pairs = re.search(r"both named in (\d+), one in (\d+) of (\d+)", own).groups()  # type: ignore[union-attr]
+    harmless, named, worse = re.search(
+        r"did no harm: (\d+ of \d+) .*; (\d+) of them name what was planted, (\d+) where", own
+    ).groups()  # type: ignore[union-attr]
+    cures = re.search(r"Cures of what was on top: (\d+ of \d+) ", own)[1]  # type: ignore[index]
+    for cell in (f"**{on_top} %**", f"**{at_end}**", later, harmless, cures, f"{both} of {pairs}; {one}"):
+        assert f"| {cell} |" in document
+    assert f"{named} name what was planted; {worse} of these" in document
+    confusion = own[own.index("| is \\ on top") :].split("\n\n")[0].splitlines()
+    assert len(confusion) > 13 and all(line in document for line in confusion[1:])
+    readme = (BENCHMARKS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"it named first what had been planted in {on_top} %" in readme
 
 
 @pytest.mark.slow
