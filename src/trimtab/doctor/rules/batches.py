@@ -130,7 +130,7 @@ def labels_not_learnable(record: Record) -> Finding | None:
         return None
     first = judged[0].validation
     lowest = min(trial.validation for trial in judged[1:])
-    own, _ = _mean_gains(trials)
+    own = _own_gain(trials)
     unlearned = lowest >= NO_BETTER * first and seen.recent < LEARNED * seen.start and not seen.leapt and own > 0
     in_vain = lowest >= HARDLY_BETTER * first and own >= FITTED * seen.start
     if not unlearned and not (in_vain and first - lowest <= IN_VAIN * own * len(record.losses)):
@@ -156,13 +156,11 @@ def labels_not_learnable(record: Record) -> Finding | None:
     )
 
 
-def _mean_gains(trials: list[Trial]) -> tuple[float, float]:
-    """What a step gains on its own batch and on another, in the mean over trials."""
-    finite = [
-        (trial.loss - trial.after, trial.other - trial.others[trial.multiples.index(1.0)])
+def _own_gain(trials: list[Trial]) -> float:
+    """What a step gains on its own batch, in the mean over the trials that stay finite; NaN if there is none."""
+    gains = [
+        trial.loss - trial.after
         for trial in trials
         if math.isfinite(trial.after) and math.isfinite(trial.others[trial.multiples.index(1.0)])
     ]
-    if not finite:
-        return math.nan, math.nan
-    return sum(own for own, _ in finite) / len(finite), sum(other for _, other in finite) / len(finite)
+    return fmean(gains) if gains else math.nan
