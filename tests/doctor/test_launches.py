@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.doctor.trainings import cross_entropy
 from trimtab import Doctor
+from trimtab.doctor.probing import probe_model
 from trimtab.networks import build
 
 VIEWS = "view detach alias aten.t. transpose expand as_strided slice select squeeze permute split unbind empty set_"
@@ -55,3 +56,17 @@ def test_looks_and_trials_take_as_many_operations_as_a_few_steps() -> None:
     assert sum(light[17:19]) - 2 * step < 1.5 * step
     # In step 1 the step before is tried.
     assert operations_of_steps(model, "standard", 2)[1] - light[1] < 8 * step
+
+
+def test_probes_of_the_notes_do_no_more_than_the_notes_need() -> None:
+    torch.manual_seed(0)
+    model = build("resnet18", "bn", input_shape=(3, 16, 16))
+    step = operations_of_steps(model, None, 2)[1]
+    batch = torch.randn(32, 3, 16, 16), torch.randint(10, (32,))
+    counts = {}
+    for name in ("noise", "spectrum"):
+        with Counted() as counted:
+            found = probe_model(name, model, torch.optim.SGD(model.parameters()), cross_entropy, batch, "standard")
+        assert found.problem is None
+        counts[name] = counted.count
+    assert counts["noise"] < 15 * step and counts["spectrum"] < 110 * step, counts
