@@ -3,6 +3,9 @@
 Microseconds for the FC net of the bnp paper, without and with BNP in turns, lower quartiles. Two versions of trimtab
 are compared by --beside <another checkout>/src: each is in a process of its own, which wait for each other, so that
 both have the same share of what else the machine does.
+
+--steps runs so many steps with BNP (--plain: without) and measures nothing, for a count that no other work disturbs:
+valgrind --tool=cachegrind --cache-sim=no python benchmarks/added.py --steps 250, less that of --steps 50.
 """
 
 import argparse
@@ -113,6 +116,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--beside", metavar="SRC", help="the source tree of another version")
     parser.add_argument("--turns", type=int, default=TURNS, help="with --beside; default %(default)s")
+    parser.add_argument("--steps", type=int, metavar="N", help="run N steps and measure nothing")
+    parser.add_argument("--plain", action="store_true", help="with --steps: without BNP")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.beside:
@@ -129,6 +134,11 @@ def main() -> None:
         print(compared(found["this"], found["other"]))
         return
     torch.set_num_threads(options.threads)
+    if options.steps:
+        step = contender(options.device, options.batch, not options.plain)
+        for _ in range(options.steps):
+            step()
+        return
     contenders = [contender(options.device, options.batch, bnp) for bnp in (False, True)]
     if options.serve:
         print(Path(trimtab.__file__).resolve(), flush=True)
