@@ -160,22 +160,23 @@ def smallest_batches(findings: Findings, context: Context, normalize: str) -> No
 
     small = context.size == "small"
     seeds, longest = context.seeds(3 if small else 5), 4_000 if small else 10_000
-    classes = load("cifar10", context.data_root).classes
+    at_size: dict[str, dict[str, dict[str, Any]]] = {}
     for network in _ROWS:
         for size in _BATCHES:
             methods = ["vanilla", "bn"] + (["brn"] if network == "cnn5" and size in (8, 4, 3, 2) else [])
             row = nearest_row(network, size)
-            cases = {}
+            # Above 8, as many samples as at 8.
+            own = {"network": network, "batch_size": size, "steps": min(longest, 8 * longest // size)}
+            cases = at_size[f" at batch {size}" + ("" if network == "cnn5" else ", dense")] = {}
             for method in methods:
                 usual = resolve(Settings(data="cifar10", network=network, method=method, batch_size=row))
-                cases[method] = {"method": method, "optimizer": usual.optimizer, "lr": usual.lr}
-            # Above 8, as many samples as at 8.
-            steps = min(longest, 8 * longest // size)
-            shared = {**_shared(normalize, {"steps": steps}, size), "network": network}
-            shared |= {"evaluations": 2, "train_subset": 0}
-            trained = train_cases(context, cases, shared, seeds, rates=1 if small else 3)
-            suffix = f" at batch {size}" if network == "cnn5" else f" at batch {size}, dense"
-            enter_accuracies(findings, trained, classes, suffix)
+                cases[method] = {"method": method, "optimizer": usual.optimizer, "lr": usual.lr, **own}
+    every = {method + suffix: case for suffix, cases in at_size.items() for method, case in cases.items()}
+    shared = {"data": "cifar10", "normalize": normalize, "evaluations": 2, "train_subset": 0}
+    trained = train_cases(context, every, shared, seeds, rates=1 if small else 3)
+    classes = load("cifar10", context.data_root).classes
+    for suffix, cases in at_size.items():
+        enter_accuracies(findings, {method: trained[method + suffix] for method in cases}, classes, suffix)
     enter_smallest(findings)
     findings.settings |= {"data": "cifar10", "normalize": normalize, "steps": longest, "batch sizes": list(_BATCHES)}
     findings.notes.append("Where no rate is printed, it is that of the nearest batch size with one.")
