@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from trimtab.claims.experiments.landscape_setup import CNN, NEIGHBOUR, STEPS
 from trimtab.claims.experiments.regcnn import diverged, enter_ends
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
@@ -16,16 +17,15 @@ CIFAR = ("cifar10",)
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 GOOD = 5.0
 """Points below the best accuracy within which a rate is good."""
-NEIGHBOUR = "cnn5 with the norm before the activation instead of vgg"
 
 
 def vgg(findings: Findings, size: str) -> dict[str, Any]:
-    """The VGG-like network of the landscape paper, or at size small its neighbour."""
+    """The VGG-like network of the landscape paper, or at size small the neighbour that its own claims have."""
     common: dict[str, Any] = {"data": "cifar10", "batch_size": 128, "optimizer": "sgd"}
     if size != "small":
         return {**common, "network": "vgg", "steps": 15_000 if size == "paper" else 4000}
     findings.neighbour = NEIGHBOUR
-    return {**common, "network": "cnn5", "before_activation": True, "steps": 600}
+    return {**common, **CNN, "steps": STEPS["small"]}
 
 
 def enter_good_rates(
