@@ -118,6 +118,7 @@ def small_batch(findings: Findings, context: Context) -> None:
     """Summers and Dinneen in the 5-layer CNN."""
     size = context.size
     shared: dict[str, Any] = {"data": "cifar10", "network": "cnn5", "batch_size": 2, "evaluations": EVALUATIONS}
+    shared |= {"train_subset": 0}
     shared |= {"steps": 8000} if size == "small" else {"epochs": 3 if size == "gpu" else 20}
     cases = {method: {"method": method} for method in ("bn", "bn4")}
     rates, seeds = (1, 3) if size == "small" else (3, 5)
@@ -134,7 +135,7 @@ def robustness(findings: Findings, context: Context) -> None:
     shared = vgg(findings, context.size)
     looks, seeds = 20, context.seeds({"small": 3, "gpu": 1, "paper": 3}[context.size])
     at = tuple(round((number + 1) * shared["steps"] / looks) - 1 for number in range(looks))
-    shared |= {"evaluations": EVALUATIONS, "lr": 0.1, "probe": ("robustness",), "probe_at": at}
+    shared |= {"evaluations": EVALUATIONS, "train_subset": 0, "lr": 0.1, "probe": ("robustness",), "probe_at": at}
     cases = {method: {"method": method} for method in ("vanilla", "bn")}
     trained = train_cases(context, cases, shared, seeds)
     enter_ends(findings, trained, load("cifar10", context.data_root).classes)

@@ -18,6 +18,7 @@ def debias(findings: Findings, context: Context) -> None:
     cases = {method: {"method": method} for method in ("bnp", "bnp-debias")}
     epochs = 2 if context.size == "small" else 5
     shared: dict[str, Any] = {"data": "cifar10", "network": "cnn5", "batch_size": 128, "epochs": epochs}
+    shared |= {"train_subset": 0}
     enter_runs(findings, train_cases(context, cases, shared, context.seeds(3)), 10)
     findings.settings |= shared
     if context.size == "small":

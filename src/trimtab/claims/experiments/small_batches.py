@@ -102,7 +102,7 @@ def _cases(methods: tuple[str, ...]) -> dict[str, dict[str, Any]]:
 
 
 def _shared(network: str, normalize: str, length: dict[str, Any]) -> dict[str, Any]:
-    return {"data": "cifar10", "network": network, "normalize": normalize, **length}
+    return {"data": "cifar10", "network": network, "normalize": normalize, "train_subset": 0, **length}
 
 
 def _enter_final(findings: Findings, cases: tuple[str, ...], small: bool) -> None:
