@@ -60,9 +60,11 @@ def add(commands: "Commands") -> None:
     )
     running.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster, as for `trimtab compare`")
     running.add_argument(
-        "--second-pass",
-        action="store_true",
-        help="instead what stands beside: standardized inputs, and twice the seeds where something is undecided",
+        "--pass",
+        dest="which",
+        choices=("first", "second"),
+        help="first: the first seeds at the papers' learning rates; second: what that leaves out, and twice the seeds "
+        "where something is undecided (default: all that decides a claim)",
     )
     running.add_argument(
         "--anew",
