@@ -177,8 +177,8 @@ class TestCommand:
         told = capsys.readouterr().out
         assert "The first pass (--pass first) would run 2 experiments, some with fewer seeds: about 3 min." in told
         assert (
-            "The second pass (--pass second) would run 2 experiments, 1 with all seeds, 1 which stands beside: about "
-            "3 min." in told
+            "The second pass (--pass second) would run 2 experiments, 1 with all seeds, 1 with standardized "
+            "inputs: about 3 min." in told
         )
         assert cli.main(["claims", "run", "--all", "--pass", "first", "--budget", "1.5"]) == 0
         assert ran == [("first", 1)]

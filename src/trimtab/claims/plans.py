@@ -127,9 +127,9 @@ def plan_second(claims: Iterable[Claim], size: str, store: RecordStore, *, budge
 
     def planned(one: Experiment) -> Planned:
         if one.name in beside:
-            return Planned(one, one.minutes[size], "which stands beside")
+            return Planned(one, one.minutes[size], "with standardized inputs")
         if one.second_pass:
-            return Planned(one, one.minutes[size], "which the first pass leaves out")
+            return Planned(one, one.minutes[size], "left out of the first pass")
         return Planned(one, one.minutes[size] - one.first_minutes(size), "with all seeds")
 
     def is_done(record: Record) -> bool:

@@ -64,7 +64,15 @@ def _spread(values: Sequence[float]) -> tuple[float, float, float]:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2, ordered[0], ordered[-1]
 
 
-@experiment("cited-rates-cnn5", "Learning rates of cnn5 with and without BN", small=10, gpu=10, paper=60, needs=CIFAR)
+@experiment(
+    "cited-rates-cnn5",
+    "Learning rates of cnn5 with and without BN",
+    small=10,
+    second_pass=True,
+    gpu=10,
+    paper=60,
+    needs=CIFAR,
+)
 def rates_cnn5(findings: Findings, context: Context) -> None:
     """Bjorck et al. in the 5-layer CNN; SGD for both, since rates are compared."""
     epochs, seeds = {"small": (2, 2), "gpu": (20, 1), "paper": (20, 3)}[context.size]
@@ -72,7 +80,15 @@ def rates_cnn5(findings: Findings, context: Context) -> None:
     enter_good_rates(findings, context, shared, ("vanilla", "bn"), context.seeds(seeds))
 
 
-@experiment("cited-rates-vgg", "Learning rates of a VGG with BN, GN and BNP", small=15, gpu=20, paper=200, needs=CIFAR)
+@experiment(
+    "cited-rates-vgg",
+    "Learning rates of a VGG with BN, GN and BNP",
+    small=15,
+    second_pass=True,
+    gpu=20,
+    paper=200,
+    needs=CIFAR,
+)
 def rates_vgg(findings: Findings, context: Context) -> None:
     """Bjorck et al. and Arora et al. in the VGG-like network."""
     seeds = context.seeds({"small": 2, "gpu": 1, "paper": 3}[context.size])
@@ -83,6 +99,7 @@ def rates_vgg(findings: Findings, context: Context) -> None:
     "cited-affine",
     "Trained γ and β in Preact-ResNet-18",
     small=6,
+    seeds=(2, 3),
     gpu=12,
     paper=36,
     needs={"small": (), "gpu": CIFAR, "paper": CIFAR},
@@ -113,7 +130,9 @@ def enter_differences(findings: Findings) -> None:
         findings.number("difference of acc", "trained", difference, seed=seed, unit="points")
 
 
-@experiment("cited-small-batch", "BN with 4 Things at batch size 2", small=4, gpu=15, paper=30, needs=CIFAR)
+@experiment(
+    "cited-small-batch", "BN with 4 Things at batch size 2", small=4, seeds=(2, 3), gpu=15, paper=30, needs=CIFAR
+)
 def small_batch(findings: Findings, context: Context) -> None:
     """Summers and Dinneen in the 5-layer CNN."""
     size = context.size
@@ -128,7 +147,13 @@ def small_batch(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "cited-robustness", "One-step sign perturbations with and without BN", small=3, gpu=8, paper=25, needs=CIFAR
+    "cited-robustness",
+    "One-step sign perturbations with and without BN",
+    small=3,
+    seeds=(2, 3),
+    gpu=8,
+    paper=25,
+    needs=CIFAR,
 )
 def robustness(findings: Findings, context: Context) -> None:
     """Galloway et al. in the VGG-like network: where runs have the same accuracy on what is not perturbed."""

@@ -26,7 +26,12 @@ _CIFAR = ("cifar10",)
 
 
 @with_both_inputs(
-    "condition-numbers", "Condition numbers of the Hessian of two layers of 100", small=1.9, gpu=10, needs=_CIFAR
+    "condition-numbers",
+    "Condition numbers of the Hessian of two layers of 100",
+    small=1.9,
+    seeds=(2, 3),
+    gpu=10,
+    needs=_CIFAR,
 )
 def figure_8(findings: Findings, context: Context, normalize: str) -> None:
     """κ of the Hessian of the first output unit along the run, and curves of accuracy."""

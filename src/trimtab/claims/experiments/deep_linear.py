@@ -17,7 +17,7 @@ LINEAR: dict[str, Any] = {"data": "gaussian", "network": "dln25", "steps": 10_00
 """25 layers of 10×10, 1,000 samples, full batch, loss summed over samples, at the paper's rate of 1e-6."""
 
 
-@experiment("dln25", "Deep linear network of 25 layers, probed along the way", small=7, paper=8)
+@experiment("dln25", "Deep linear network of 25 layers, probed along the way", small=7, seeds=(2, 3), paper=8)
 def dln25(findings: Findings, context: Context) -> None:
     """Without normalization and with BatchNorm."""
     shared = {**LINEAR, "probe": ("landscape", "shift", "activations"), "probe_every": 250}

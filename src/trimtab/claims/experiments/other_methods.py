@@ -20,7 +20,9 @@ POINTS = 10
 """Of a run, at which its loss is compared with that of other seeds."""
 
 
-@experiment("other-norms", "Other norms, and ELU and SELU", small=9, gpu=30, paper=90, needs=("cifar10",))
+@experiment(
+    "other-norms", "Other norms, and ELU and SELU", small=9, second_pass=True, gpu=30, paper=90, needs=("cifar10",)
+)
 def other_norms(findings: Findings, context: Context) -> None:
     """LayerNorm, GroupNorm, InstanceNorm, weight normalization; ELU and SELU without a norm."""
     small = context.size == "small"
@@ -65,6 +67,7 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
     "ablation",
     "Units of regcnn that accuracy needs",
     small=2.5,
+    seeds=(2, 3),
     gpu=10,
     paper=30,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

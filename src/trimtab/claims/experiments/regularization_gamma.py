@@ -22,7 +22,12 @@ TWO_BATCHES = {"small": (32, 128), "gpu": (64, 256), "paper": (64, 256)}
 
 
 @experiment(
-    "regcnn-batch-size", "CNN, BN in one layer at a time, over batch sizes", small=5, gpu=10, paper=120, needs=CIFAR
+    "regcnn-batch-size",
+    "CNN, BN in one layer at a time, over batch sizes",
+    small=5,
+    gpu=10,
+    paper=120,
+    needs=CIFAR,
 )
 def batch_size(findings: Findings, context: Context) -> None:
     """Fig. 5."""

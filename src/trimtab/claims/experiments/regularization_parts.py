@@ -28,6 +28,7 @@ ENOUGH = 0.9
     "regcnn-parts",
     "CNN with BN, its parts and WN",
     small=2.5,
+    seeds=(2, 3),
     gpu=12,
     paper=115,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},
