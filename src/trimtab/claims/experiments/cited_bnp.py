@@ -98,7 +98,7 @@ def rates_vgg(findings: Findings, context: Context) -> None:
 @experiment(
     "cited-affine",
     "Trained γ and β in Preact-ResNet-18",
-    small=6,
+    small=2.6,
     seeds=(2, 3),
     gpu=12,
     paper=36,
@@ -131,7 +131,7 @@ def enter_differences(findings: Findings) -> None:
 
 
 @experiment(
-    "cited-small-batch", "BN with 4 Things at batch size 2", small=4, seeds=(2, 3), gpu=15, paper=30, needs=CIFAR
+    "cited-small-batch", "BN with 4 Things at batch size 2", small=3.1, seeds=(2, 3), gpu=15, paper=30, needs=CIFAR
 )
 def small_batch(findings: Findings, context: Context) -> None:
     """Summers and Dinneen in the 5-layer CNN."""
@@ -149,7 +149,7 @@ def small_batch(findings: Findings, context: Context) -> None:
 @experiment(
     "cited-robustness",
     "One-step sign perturbations with and without BN",
-    small=3,
+    small=5,
     seeds=(2, 3),
     gpu=8,
     paper=25,

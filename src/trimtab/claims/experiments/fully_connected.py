@@ -34,7 +34,7 @@ def compared(findings: Findings, context: Context, data: str, *, epochs: int, no
 
 
 @with_both_inputs(
-    "fc-60-mnist", "Fully connected, MNIST, batch size 60", small=6, seeds=(2, 3), gpu=5, paper=5, needs=("mnist",)
+    "fc-60-mnist", "Fully connected, MNIST, batch size 60", small=0.9, seeds=(2, 3), gpu=5, paper=5, needs=("mnist",)
 )
 def mnist(findings: Findings, context: Context, normalize: str) -> None:
     """Fig. 3, left."""
@@ -44,7 +44,7 @@ def mnist(findings: Findings, context: Context, normalize: str) -> None:
 @with_both_inputs(
     "fc-60-cifar10",
     "Fully connected, CIFAR-10, batch size 60",
-    small=5.5,
+    small=2.6,
     seeds=(2, 3),
     gpu=5,
     paper=5,

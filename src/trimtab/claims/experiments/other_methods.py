@@ -21,7 +21,7 @@ POINTS = 10
 
 
 @experiment(
-    "other-norms", "Other norms, and ELU and SELU", small=9, second_pass=True, gpu=30, paper=90, needs=("cifar10",)
+    "other-norms", "Other norms, and ELU and SELU", small=5.5, second_pass=True, gpu=30, paper=90, needs=("cifar10",)
 )
 def other_norms(findings: Findings, context: Context) -> None:
     """LayerNorm, GroupNorm, InstanceNorm, weight normalization; ELU and SELU without a norm."""
@@ -66,7 +66,7 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 @experiment(
     "ablation",
     "Units of regcnn that accuracy needs",
-    small=2.5,
+    small=0.5,
     seeds=(2, 3),
     gpu=10,
     paper=30,

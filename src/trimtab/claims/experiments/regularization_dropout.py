@@ -24,7 +24,9 @@ DISTANCE = "distance of test variance from running variance"
 ROUNDS = 20
 
 
-@experiment("regcnn-dropout", "CNN with dropout after BN and WN", small=8, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR)
+@experiment(
+    "regcnn-dropout", "CNN with dropout after BN and WN", small=4.1, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR
+)
 def dropout(findings: Findings, context: Context) -> None:
     """Fig. 7."""
     (epochs, seeds), common = SIZES[context.size], lab(findings, context)

@@ -16,7 +16,7 @@ ADAM_RATE = 0.001
 _CIFAR = ("cifar10",)
 
 
-@with_both_inputs("cnn5-128", "5-layer CNN, batch size 128", small=14, seeds=(2, 3), gpu=8, paper=8, needs=_CIFAR)
+@with_both_inputs("cnn5-128", "5-layer CNN, batch size 128", small=10, seeds=(2, 3), gpu=8, paper=8, needs=_CIFAR)
 def batch_128(findings: Findings, context: Context, normalize: str) -> None:
     """Four methods at batch size 128, and the vanilla network with Adam at the printed rate."""
     small = context.size == "small"
@@ -32,7 +32,7 @@ def batch_128(findings: Findings, context: Context, normalize: str) -> None:
     findings.notes.append("vanilla is trained by Adam at 0.001: at the printed 0.1 it is vanilla-adam-0.1.")
 
 
-@with_both_inputs("cnn5-2", "5-layer CNN, batch size 2", small=10, seeds=(2, 3), gpu=10, paper=10, needs=_CIFAR)
+@with_both_inputs("cnn5-2", "5-layer CNN, batch size 2", small=6.5, seeds=(2, 3), gpu=10, paper=10, needs=_CIFAR)
 def batch_2(findings: Findings, context: Context, normalize: str) -> None:
     """Five methods at batch size 2."""
     small = context.size == "small"
@@ -151,7 +151,12 @@ def nearest_row(network: str, size: int) -> int:
 
 
 @with_both_inputs(
-    "smallest-batches", "How small batches may be for BN and Batch Renorm", small=10, seeds=(2, 3), gpu=15, needs=_CIFAR
+    "smallest-batches",
+    "How small batches may be for BN and Batch Renorm",
+    small=7.5,
+    seeds=(2, 3),
+    gpu=15,
+    needs=_CIFAR,
 )
 def smallest_batches(findings: Findings, context: Context, normalize: str) -> None:
     """BN and Batch Renorm beside the vanilla network as batches become smaller, in the CNN and in the dense network."""
