@@ -39,7 +39,7 @@ def add(commands: "Commands") -> None:
         help="run the experiments that decide claims",
         description="Runs the experiments that decide claims and writes a record of each. What has a record is not run "
         "again, and training runs that were done are found again: the same command goes on where it was stopped. It "
-        "ends with how many minutes a second pass would take.",
+        "ends with how long each of the two passes would take.",
     )
     running.add_argument("ids", nargs="*", metavar="ID", help="of claims, as `trimtab claims list` has them")
     running.add_argument("--all", action="store_true", help="all claims, or those that the filters leave")

@@ -149,7 +149,7 @@ def small_batch(findings: Findings, context: Context) -> None:
 @experiment(
     "cited-robustness",
     "One-step sign perturbations with and without BN",
-    small=5,
+    small=3.6,
     seeds=(2, 3),
     gpu=8,
     paper=25,

@@ -36,7 +36,7 @@ def case_of(method: str, lr: float) -> str:
 @experiment(
     "landscape-rates",
     "VGG-like and deep linear network at many rates",
-    small=7,
+    small=6,
     second_pass=True,
     gpu=25,
     needs=("cifar10",),
@@ -117,7 +117,7 @@ def _final(runs: Mapping[int, Any]) -> dict[int, float]:
 @experiment(
     "landscape-init",
     "VGG-like network with larger and smaller first weights",
-    small=3.1,
+    small=2.6,
     gpu=15,
     paper=40,
     needs=("cifar10",),

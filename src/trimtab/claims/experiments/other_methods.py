@@ -40,7 +40,7 @@ def other_norms(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "init-trajectories", "Training losses of ten initializations", small=5, gpu=15, paper=60, needs=("cifar10",)
+    "init-trajectories", "Training losses of ten initializations", small=6.6, gpu=15, paper=60, needs=("cifar10",)
 )
 def trajectories(findings: Findings, context: Context) -> None:
     """How far the training losses of ten seeds are apart at ten points of the run."""

@@ -67,7 +67,13 @@ def enter_variances(findings: Findings, trained: Mapping[str, TrainedCase]) -> N
 
 
 @experiment(
-    "regcnn-dropout-rates", "CNN, the best dropout of BN and WN", small=4, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR
+    "regcnn-dropout-rates",
+    "CNN, the best dropout of BN and WN",
+    small=5.2,
+    seeds=(2, 3),
+    gpu=14,
+    paper=130,
+    needs=CIFAR,
 )
 def dropout_rates(findings: Findings, context: Context) -> None:
     """Sec. 7: WN with a suitable dropout beside BN."""

@@ -76,7 +76,7 @@ def around_decay(evaluated: Sequence[Evaluated], decay: int) -> tuple[float, flo
 @experiment(
     "resnet110",
     "ResNet-110 with a decaying learning rate",
-    small=8,
+    small=6.4,
     gpu=10,
     paper=220,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar10",)},
@@ -95,7 +95,7 @@ def resnet110(findings: Findings, context: Context) -> None:
 @experiment(
     "preact110",
     "Preactivation ResNet-110 with a decaying learning rate",
-    small=6,
+    small=5,
     gpu=10,
     paper=410,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar100",)},
@@ -113,7 +113,7 @@ def preact110(findings: Findings, context: Context) -> None:
 @experiment(
     "resnet18",
     "ResNet-18 with a decaying learning rate",
-    small=7,
+    small=6,
     gpu=10,
     paper=6400,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("imagefolder",)},
