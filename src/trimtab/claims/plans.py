@@ -1,8 +1,8 @@
 """What is to be run: experiments in two passes, as far as a budget of minutes reaches.
 
 The first pass has the experiments that decide claims at the papers' learning rates, with their first seeds: two, since
-a verdict by the range of differences needs two. The second has what is left: all seeds, searches for learning rates,
-the runs that stand beside, and more seeds where a part of a criterion is undecided.
+a verdict by the range of differences needs two. The second has what is left: all seeds, searches for learning rates and
+other experiments that take long, the runs that stand beside, and more seeds where a part of a criterion is undecided.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -63,7 +63,8 @@ class Experiment:
         needs: Data sets that it reads, by size; embedded ones are not named.
         run: Runs it.
         seeds: At size small, of the first pass and of both; None: the first pass has all of them.
-        second_pass: Whether it belongs to the second pass altogether: it searches for learning rates, or compares many.
+        second_pass: Whether it belongs to the second pass altogether: it searches for learning rates, compares many, or
+            does on larger data what another one does.
     """
 
     name: str
