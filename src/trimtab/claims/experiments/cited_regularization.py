@@ -26,7 +26,7 @@ SETTLED = 2
 
 
 @experiment(
-    "cited-weight-decay", "Weight decay under BN (van Laarhoven)", small=0.8, seeds=(2, 3), gpu=6, paper=30, needs=CIFAR
+    "cited-weight-decay", "Weight decay under BN (van Laarhoven)", small=1.2, seeds=(2, 3), gpu=6, paper=30, needs=CIFAR
 )
 def weight_decay(findings: Findings, context: Context) -> None:
     """The scale of weights does not matter to the function; weight decay does not regularize."""
@@ -65,7 +65,7 @@ def unchanged_by_scale(generator: np.random.Generator) -> Sides:
 
 
 @experiment(
-    "cited-dropout", "Dropout instead of BN (Szegedy et al.)", small=1.8, seeds=(2, 3), gpu=8, paper=60, needs=CIFAR
+    "cited-dropout", "Dropout instead of BN (Szegedy et al.)", small=2.2, seeds=(2, 3), gpu=8, paper=60, needs=CIFAR
 )
 def dropout(findings: Findings, context: Context) -> None:
     """BN beside a vanilla network with the best dropout."""
@@ -82,7 +82,7 @@ def dropout(findings: Findings, context: Context) -> None:
 @experiment(
     "cited-batch-rate",
     "A rate in proportion to the batch (Goyal et al.)",
-    small=0.7,
+    small=1,
     seeds=(2, 3),
     gpu=4,
     paper=30,

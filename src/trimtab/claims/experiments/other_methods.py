@@ -40,7 +40,13 @@ def other_norms(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "init-trajectories", "Training losses of ten initializations", small=6.6, gpu=15, paper=60, needs=("cifar10",)
+    "init-trajectories",
+    "Training losses of ten initializations",
+    small=6.6,
+    second_pass=True,
+    gpu=15,
+    paper=60,
+    needs=("cifar10",),
 )
 def trajectories(findings: Findings, context: Context) -> None:
     """How far the training losses of ten seeds are apart at ten points of the run."""
@@ -66,7 +72,7 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 @experiment(
     "ablation",
     "Units of regcnn that accuracy needs",
-    small=0.5,
+    small=0.6,
     seeds=(2, 3),
     gpu=10,
     paper=30,

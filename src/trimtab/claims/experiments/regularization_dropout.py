@@ -25,7 +25,7 @@ ROUNDS = 20
 
 
 @experiment(
-    "regcnn-dropout", "CNN with dropout after BN and WN", small=4.1, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR
+    "regcnn-dropout", "CNN with dropout after BN and WN", small=4.5, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR
 )
 def dropout(findings: Findings, context: Context) -> None:
     """Fig. 7."""
@@ -69,7 +69,7 @@ def enter_variances(findings: Findings, trained: Mapping[str, TrainedCase]) -> N
 @experiment(
     "regcnn-dropout-rates",
     "CNN, the best dropout of BN and WN",
-    small=5.2,
+    small=5.6,
     seeds=(2, 3),
     gpu=14,
     paper=130,
