@@ -32,6 +32,8 @@ from trimtab.claims.training_runs import TrainedCase
 from trimtab.claims.verdict import judge
 from trimtab.records import RunEnded
 from trimtab.training.grid import around
+from trimtab.training.recipes import resolve
+from trimtab.training.settings import Settings, resolved
 
 MODULES: tuple[ModuleType, ...] = (
     *(fully_connected, small_batches, small_cnn, residual, fc_time, rates, variants),
@@ -130,6 +132,16 @@ class TestSmallBatches:
 
 
 class TestSmallCnn:
+    def test_all_batch_sizes_are_trained_side_by_side(self, trainer: Trainer, tmp_path: Path) -> None:
+        record = recorded("smallest-batches", "small", tmp_path)
+        ((cases, _),) = trainer.asked
+        assert len(cases) == 7 * (2 + 2) + 4
+        assert (cases["brn at batch 3"]["batch_size"], cases["brn at batch 3"]["steps"]) == (3, 4000)
+        assert cases["bn at batch 16, dense"]["network"] == "mlp3x100"
+        assert cases["bn at batch 16, dense"]["steps"] == 2000
+        assert record.numbers["acc at batch 2"].keys() == {"vanilla", "bn", "brn"}
+        assert record.numbers["acc at batch 2, dense"].keys() == {"vanilla", "bn"}
+
     @pytest.mark.parametrize(
         ("network", "size", "row"),
         [("cnn5", 60, 128), ("cnn5", 16, 2), ("cnn5", 8, 2), ("mlp3x100", 16, 6), ("mlp3x100", 60, 60)],
@@ -187,12 +199,17 @@ class TestResidual:
         residual.enter_decay(findings, {"bn": TrainedCase(0.1, {101: run})}, 3)
         assert findings.numbers == {"before": {"bn": {"101": 10.0}}, "jump": {"bn": {"101": 0.0}}}
 
-    def test_digits_are_a_neighbour_with_a_warm_up_of_one_epoch(self, trainer: Trainer, tmp_path: Path) -> None:
+    def test_digits_are_a_neighbour_whose_warm_up_has_as_many_steps(self, trainer: Trainer, tmp_path: Path) -> None:
         record = recorded("resnet110", "small", tmp_path)
         assert record.neighbour == "digits instead of CIFAR-10"
         ((cases, shared),) = trainer.asked
-        assert cases["bn"]["warmup"] == 3000 // 128
-        assert (shared["epochs"], shared["milestones"], shared["augment"]) == (40, (20, 30), False)
+        first, an_epoch = 18, 3000 // 128  # as many epochs hold 400 steps
+        assert (shared["epochs"], shared["augment"]) == (first + 40, False)
+        assert shared["milestones"] == (first + 20, first + 30)
+        for name, case in cases.items():
+            settings = resolve(Settings(**shared, **case))
+            warmup = resolved(settings.warmup) + resolved(settings.warmup_epochs) * an_epoch
+            assert warmup == (390 if "gn" in name else 400)
 
 
 class TestTime:

@@ -11,11 +11,12 @@ import torch
 
 from tests.claims.helpers import claim, record
 from trimtab import cli
-from trimtab.claims import Claim, running
+from trimtab.claims import Claim, plans
 from trimtab.claims.experiments.registry import Context, Experiment
 from trimtab.claims.findings import Findings
+from trimtab.claims.plans import Planned, plan, plan_first, plan_named, plan_second
 from trimtab.claims.record import Record
-from trimtab.claims.running import plan, plan_second, run
+from trimtab.claims.running import run
 from trimtab.claims.store import RecordStore
 from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.claims.verdict import judge
@@ -23,14 +24,18 @@ from trimtab.claims.verdict import judge
 CPU = torch.device("cpu")
 
 
-def experiment(name: str, minutes: float, run: Any = lambda findings, context: None) -> Experiment:
-    return Experiment(name, "An experiment.", MappingProxyType({"small": minutes}), {}, run)
+def experiment(name: str, minutes: float, run: Any = lambda findings, context: None, **more: Any) -> Experiment:
+    return Experiment(name, "An experiment.", MappingProxyType({"small": minutes}), {}, run, **more)
+
+
+def names(several: tuple[Planned, ...]) -> list[str]:
+    return [one.experiment.name for one in several]
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
     named = {name: experiment(name, minutes) for name, minutes in (("a", 2.0), ("b", 5.0), ("c", 1.0))}
-    monkeypatch.setattr(running, "experiment_named", named.__getitem__)
+    monkeypatch.setattr(plans, "experiment_named", named.__getitem__)
     return named
 
 
@@ -43,24 +48,24 @@ class TestPlans:
         wanted = [claim("check x", experiment=name, name=name) for name in ("a", "b", "c", "a")]
         store = RecordStore(tmp_path, shipped=False)
         found = plan(wanted, "small", store, budget=4)
-        assert ([one.name for one in found.now], [one.name for one in found.later]) == (["a", "c"], ["b"])
-        assert [one.name for one in plan(wanted, "small", store).now] == ["a", "b", "c"]
+        assert (names(found.now), names(found.later)) == (["a", "c"], ["b"])
+        assert names(plan(wanted, "small", store).now) == ["a", "b", "c"]
         assert [one.name for one in plan(wanted, "gpu", store).without] == ["a", "b", "c"]
 
     def test_derived_claims_need_the_experiments_of_others(
         self, known: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         base = claim("check x", experiment="b", name="base")
-        monkeypatch.setattr(running, "declared", lambda: {"base": base})
+        monkeypatch.setattr(plans, "declared", lambda: {"base": base})
         derived = claim("claim base", "check y", experiment="a")
         found = plan([derived], "small", RecordStore(tmp_path, shipped=False))
-        assert [one.name for one in found.now] == ["a", "b"]
+        assert names(found.now) == ["a", "b"]
 
     def test_what_has_a_record_is_not_run_again(self, known: dict[str, Experiment], tmp_path: Path) -> None:
         record(experiment="a").write(tmp_path)
         store, wanted = RecordStore(tmp_path, shipped=False), [claim("check x", experiment="a")]
         assert [one.name for one in plan(wanted, "small", store).done] == ["a"]
-        assert [one.name for one in plan(wanted, "small", store, force=True).now] == ["a"]
+        assert names(plan(wanted, "small", store, force=True).now) == ["a"]
 
 
 class TestSecondPass:
@@ -75,35 +80,63 @@ class TestSecondPass:
     def written(folder: Path, name: str, bn: list[float], command: str = "trimtab claims run") -> None:
         replace(record({"acc": {"bn": bn, "ln": [90.0, 90.0]}}, experiment=name), command=command).write(folder)
 
-    def test_the_first_pass_leaves_out_what_stands_beside(self, wanted: list[Claim], tmp_path: Path) -> None:
+    def test_what_stands_beside_decides_nothing(self, wanted: list[Claim], tmp_path: Path) -> None:
         store = RecordStore(tmp_path, shipped=False)
-        assert [one.name for one in plan(wanted, "small", store).now] == ["a", "c"]
+        assert names(plan(wanted, "small", store).now) == names(plan_first(wanted, "small", store).now) == ["a", "c"]
         second = plan_second(wanted, "small", store)
-        assert [one.name for one in second.now] == ["b"] and not second.again
+        assert names(second.now) == ["b"] and second.now[0].more == 1
+
+    def test_seeds_and_experiments_that_the_first_leaves_out(
+        self, wanted: list[Claim], known: dict[str, Experiment], tmp_path: Path
+    ) -> None:
+        known["a"] = experiment("a", 3.0, seeds=(2, 3))
+        known["c"] = experiment("c", 9.0, second_pass=True)
+        store = RecordStore(tmp_path, shipped=False)
+        (first,) = plan_first(wanted, "small", store).now
+        assert (first.experiment.name, first.at_most, first.minutes) == ("a", 2, pytest.approx(2.0))
+        assert [one.at_most for one in plan(wanted, "small", store).now] == [None, None]
+        second = plan_second(wanted, "small", store)
+        assert {one.experiment.name: (one.at_most, one.minutes) for one in second.now} == {
+            **{"a": (None, pytest.approx(1.0)), "c": (None, 9.0), "b": (None, 5.0)}
+        }
+        whole = plan(wanted, "small", store).minutes + known["b"].minutes["small"]
+        assert first.minutes + second.minutes == pytest.approx(whole)
+
+    def test_a_record_of_the_first_pass_is_none_of_all_seeds(
+        self, wanted: list[Claim], known: dict[str, Experiment], tmp_path: Path
+    ) -> None:
+        known["a"] = experiment("a", 3.0, seeds=(2, 3))
+        self.written(tmp_path, "a", [89.5, 92.0], "trimtab claims run --experiment a --size small --pass first")
+        self.written(tmp_path, "c", [91.0, 92.0])
+        store = RecordStore(tmp_path, shipped=False)
+        assert not plan_first(wanted, "small", store).now
+        assert names(plan(wanted, "small", store).now) == ["a"]
+        second = plan_second(wanted, "small", store)  # all seeds first, though the first ones decide nothing
+        assert [(one.experiment.name, one.more) for one in second.now] == [("a", 1), ("b", 1)]
+
+    def test_other_sizes_have_all_seeds(self) -> None:
+        one = Experiment("a", "", {"small": 3.0, "gpu": 4.0}, {}, lambda findings, context: None, seeds=(2, 3))
+        assert (one.first_seeds("gpu"), one.first_minutes("gpu"), one.first_seeds("small")) == (None, 4.0, 2)
 
     def test_what_is_undecided_is_run_again_with_twice_the_seeds(self, wanted: list[Claim], tmp_path: Path) -> None:
         self.written(tmp_path, "a", [91.0, 92.0])
         self.written(tmp_path, "c", [89.5, 92.0])  # the range of the differences has 0 in it
         second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False))
-        assert [(one.name, one.minutes["small"]) for one in second.again] == [("c", 2.0)]
-        assert second.minutes("small") == 5 + 2
+        assert [(one.experiment.name, one.minutes, one.more) for one in second.now] == [("b", 5.0, 1), ("c", 2.0, 2)]
+        assert second.minutes == 5 + 2
 
     def test_once(self, wanted: list[Claim], tmp_path: Path) -> None:
         self.written(tmp_path, "b", [91.0, 92.0])
         self.written(tmp_path, "c", [89.5, 92.0], "trimtab claims run --experiment c --size small --more-seeds 2")
         second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False))
-        assert not second.now and not second.again and [one.name for one in second.done] == ["b"]
+        assert not second.now and [one.name for one in second.done] == ["b"]
 
-    @pytest.mark.parametrize(
-        ("budget", "now", "again"), [(7, ["b"], ["c"]), (6, ["b"], []), (4, [], ["c"]), (1, [], [])]
-    )
-    def test_a_budget_takes_what_fits(
-        self, budget: float, now: list[str], again: list[str], wanted: list[Claim], tmp_path: Path
-    ) -> None:
+    @pytest.mark.parametrize(("budget", "now"), [(7, ["b", "c"]), (6, ["b"]), (4, ["c"]), (1, [])])
+    def test_a_budget_takes_what_fits(self, budget: float, now: list[str], wanted: list[Claim], tmp_path: Path) -> None:
         self.written(tmp_path, "c", [89.5, 92.0])
         second = plan_second(wanted, "small", RecordStore(tmp_path, shipped=False), budget=budget)
-        assert ([one.name for one in second.now], [one.name for one in second.again]) == (now, again)
-        assert second.minutes("small") == 7 and len(second.later) == 2 - len(now) - len(again)
+        assert names(second.now) == now
+        assert second.minutes == 7 and len(second.later) == 2 - len(now)
 
 
 class TestCommand:
@@ -111,59 +144,72 @@ class TestCommand:
 
     @pytest.fixture
     def ran(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, int]]:
-        """The names of experiments that were run, with how many times the seeds."""
+        """The names of experiments that were run, with how many seeds."""
         monkeypatch.chdir(tmp_path)
         ran: list[tuple[str, int]] = []
 
         def measured(name: str) -> Any:
             def run_it(findings: Findings, given: Context) -> None:
-                ran.append((name, given.more))
+                ran.append((name, len(given.seeds(2))))
                 for seed in given.seeds(2):
                     findings.number("acc", "bn", 90 + (-1) ** seed + given.more, seed=seed, unit="points")
                     findings.number("acc", "ln", 90.5, seed=seed, unit="points")
 
             return run_it
 
-        named = {name: experiment(name, 2.0, measured(name)) for name in ("first", "first-standard", "other")}
+        named = {
+            "first": experiment("first", 2.0, measured("first"), seeds=(1, 2)),
+            "first-standard": experiment("first-standard", 2.0, measured("first-standard"), second_pass=True),
+            "other": experiment("other", 2.0, measured("other")),
+        }
         several = {
             "x": claim("acc: bn > ln", name="x", experiment="first", other_inputs="first-standard"),
             "y": claim("acc: bn > ln", name="y", experiment="other"),
         }
-        monkeypatch.setattr(running, "experiment_named", named.__getitem__)
-        monkeypatch.setattr(running, "declared", lambda: several)
+        monkeypatch.setattr(plans, "experiment_named", named.__getitem__)
+        monkeypatch.setattr(plans, "declared", lambda: several)
         monkeypatch.setattr("trimtab.claims.claims", lambda: several)
         monkeypatch.setattr("trimtab.claims.verdict_on", lambda one, size, store: judge(one, size, store, {}, {}))
         return ran
 
     def test_passes_budgets_and_going_on(self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["claims", "run", "--all", "--budget", "3"]) == 0
+        assert cli.main(["claims", "run", "--all", "--dry-run"]) == 0
+        told = capsys.readouterr().out
+        assert "The first pass (--pass first) would run 2 experiments, some with fewer seeds: about 3 min." in told
+        assert (
+            "The second pass (--pass second) would run 2 experiments, 1 with all seeds, 1 with standardized "
+            "inputs: about 3 min." in told
+        )
+        assert cli.main(["claims", "run", "--all", "--pass", "first", "--budget", "1.5"]) == 0
         assert ran == [("first", 1)]
         assert "Left: other; about 2 min." in capsys.readouterr().out
-        assert cli.main(["claims", "run", "--all"]) == 0  # goes on
-        assert ran == [("first", 1), ("other", 1)]
+        assert cli.main(["claims", "run", "--all", "--pass", "first"]) == 0  # goes on
+        assert ran == [("first", 1), ("other", 2)]
         told = capsys.readouterr().out
         assert "1 experiment has a record" in told and "Left" not in told
-        assert (
-            "A second pass (--second-pass) would run 1 experiment with standardized inputs and 2 again with twice the "
-            "seeds: about 10 min." in told
-        )
-        assert cli.main(["claims", "run", "--all", "--second-pass", "--dry-run"]) == 0
-        assert "other: An experiment., with twice the seeds, about 4 min" in capsys.readouterr().out
-        assert cli.main(["claims", "run", "--all", "--second-pass", "--budget", "7"]) == 0
-        assert ran[2:] == [("first-standard", 1), ("first", 2)]
+        assert cli.main(["claims", "run", "--all", "--pass", "second", "--dry-run"]) == 0
+        told = capsys.readouterr().out
+        assert "first: An experiment., with all seeds, about 1 min" in told
+        assert "other: An experiment., with twice the seeds, about 4 min" in told
+        assert cli.main(["claims", "run", "--all", "--pass", "second", "--budget", "3.5"]) == 0
+        assert ran[2:] == [("first", 2), ("first-standard", 2)]
         assert "Left: other; about 4 min." in capsys.readouterr().out
-        assert cli.main(["claims", "run", "--all", "--second-pass"]) == 0
-        assert ran[4:] == [("other", 2)] and "Left" not in capsys.readouterr().out
+        assert cli.main(["claims", "run", "--all", "--pass", "second"]) == 0
+        assert ran[4:] == [("first", 4), ("other", 4)] and "Left" not in capsys.readouterr().out
         assert cli.main(["claims", "run", "--all"]) == 0
-        assert len(ran) == 5 and "second pass" not in capsys.readouterr().out
+        assert len(ran) == 6 and "pass" not in capsys.readouterr().out
 
     def test_a_named_experiment_takes_a_budget_too(
         self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["claims", "run", "--experiment", "first", "--experiment", "other", "--budget", "3"]) == 0
-        assert ran == [("first", 1)]
+        assert ran == [("first", 2)]
         told = capsys.readouterr().out
-        assert "Left: other; about 2 min." in told and "second pass" not in told
+        assert "Left: other; about 2 min." in told and "pass" not in told
+
+    def test_a_named_experiment_can_have_its_first_seeds(self, ran: list[tuple[str, int]]) -> None:
+        assert cli.main(["claims", "run", "--experiment", "first", "--experiment", "other", "--pass", "first"]) == 0
+        assert ran == [("first", 1), ("other", 2)]
 
 
 def test_anew_is_as_if_no_records_came_with_trimtab(
@@ -194,7 +240,7 @@ class TestRuns:
         seen: list[Record] = []
         with pytest.raises(ValueError, match="mnist is not here"):
             run(
-                [experiment("a", 1, measured), experiment("b", 1, fails)],
+                [Planned(experiment("a", 1, measured), 1), Planned(experiment("b", 1, fails), 1)],
                 context(tmp_path, more=2),
                 tmp_path / "results",
                 finished=seen.append,
@@ -203,12 +249,35 @@ class TestRuns:
         written = Record.read(tmp_path / "results" / "a.small.json")
         assert written.numbers == {"count": {"all": {"all": 3.0}}} and written.notes == ["a"]
         assert written.command == "trimtab claims run --experiment a --size small --more-seeds 2"
+        assert written.core_seconds is not None and written.core_seconds >= 0
         assert seen == [written] and written.versions["torch"] == torch.__version__
 
     def test_none_is_begun_that_would_end_too_late(self, tmp_path: Path) -> None:
-        several = [experiment("a", 1), experiment("b", 60)]
+        several = [Planned(experiment("a", 1), 1), Planned(experiment("b", 60), 60)]
         left = run(several, context(tmp_path), tmp_path / "results", deadline=time.monotonic() + 600)
-        assert [one.name for one in left] == ["b"]
+        assert left == several[1:]
+
+    def test_the_command_says_that_there_are_fewer_seeds(self, tmp_path: Path) -> None:
+        def measured(findings: Findings, context: Context) -> None:
+            findings.notes.append(str(context.seeds(3)))
+
+        store = RecordStore(tmp_path, shipped=False)
+        seeds, command = [], []
+        for one in (experiment("a", 3, measured, seeds=(2, 3)), experiment("b", 3, measured)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(plans, "experiment_named", lambda name, one=one: one)
+                planned = plan_named([one.name], "small", store, first=True)
+            run(
+                planned.now,
+                context(tmp_path),
+                tmp_path,
+                finished=lambda record: (seeds.append(record.notes[0]), command.append(record.command)),
+            )
+        assert seeds == ["(101, 102)", "(101, 102, 103)"]
+        assert command == [
+            "trimtab claims run --experiment a --size small --pass first",
+            "trimtab claims run --experiment b --size small",
+        ]
 
     def test_more_seeds_begin_with_the_same_ones(self, tmp_path: Path) -> None:
         assert context(tmp_path).seeds(3) == (101, 102, 103)
@@ -256,8 +325,9 @@ class TestTraining:
     [
         (["run"], "say what to run"),
         (["run", "--all", "bnp-fig1"], "say what to run"),
-        (["run", "--experiment", "fc-60-mnist", "--second-pass"], "--second-pass is for --all or ids of claims"),
-        (["run", "--all", "--second-pass", "--force"], "leave --force out"),
+        (["run", "--experiment", "fc-60-mnist", "--pass", "second"], "--pass second is for --all or ids of claims"),
+        (["run", "--all", "--pass", "second", "--force"], "leave --force out"),
+        (["run", "--all", "--pass", "first", "--more-seeds", "2"], "leave --more-seeds out"),
         (["run", "nothing"], "there is no claim 'nothing'"),
         (["run", "--experiment", "fc-60-mnis"], "there is no experiment 'fc-60-mnis'; did you mean 'fc-60-mnist'?"),
         (["run", "--all", "--budget", "0"], "--budget must be a number of minutes above 0"),

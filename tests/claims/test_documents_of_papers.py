@@ -68,6 +68,7 @@ def test_an_entry_has_numbers_and_the_likely_reason() -> None:
     assert first == "- What worse says. (Fig. 3; `worse`; small; neighbour)"
     assert below[0].startswith("  - not met: ln 97.1, against 98.1 (bn)")
     assert below[1] == "  - Likely reason: since ln is `worse`"
+    assert entry("partly", text)[-1] == "  - On the criterion: the words are vague"
     assert entry("nowhere", text) == [
         "- What nowhere says. (Fig. 3; `nowhere`)",
         "  - CIFAR-100 is not at hand",

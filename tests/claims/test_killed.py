@@ -16,7 +16,7 @@ from trimtab.records.events import EVENTS
 NAME = "made"
 WORDS = ["claims", "run", "--experiment", NAME, "--jobs", "1"]
 RUNS = 4
-OF_THE_CALL = ("date", "seconds", "commit")
+OF_THE_CALL = ("date", "seconds", "core_seconds", "commit")
 
 
 def register() -> None:

@@ -35,7 +35,7 @@ OURS = [claim for block in blocks() if block.number in ("2.2", "2.3", "2.4", "2.
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps of a small network."""
-    monkeypatch.setattr(landscape_setup, "_CNN", TINY)
+    monkeypatch.setattr(landscape_setup, "CNN", TINY)
     monkeypatch.setitem(landscape_setup.STEPS, "small", 30)
     monkeypatch.setattr(deep_linear, "LINEAR", {**deep_linear.LINEAR, "steps": 30, "evaluations": 5})
     monkeypatch.setitem(landscape_rates.LENGTHS, "small", (3, 3))

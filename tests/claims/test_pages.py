@@ -166,6 +166,7 @@ def test_a_counterexample_is_shown() -> None:
 
 def test_experiments_stand_below_their_block() -> None:
     text = markdown(ledger(*RECORDS))
+    assert "On the criterion: the words are vague" in text
     training = text.partition("### 1.2")[2].partition("### 2.1")[0]
     assert (
         "- `trimtab claims run --experiment runs --size small`: a machine, 2026-11-18, 12 s, commit 0123456789; digits"

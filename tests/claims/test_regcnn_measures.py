@@ -1,6 +1,7 @@
 """What is measured on the runs of the regularization paper's network, on runs made by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 
 from tests.claims.helpers import recorded
 from tests.claims.invented_runs import STEPS, history
+from trimtab.claims.experiments import cited_bnp, landscape_setup
 from trimtab.claims.experiments.cited_bnp import at_level, good_rates
 from trimtab.claims.experiments.cited_measured import stable_ranks
 from trimtab.claims.experiments.cited_regularization import epoch_losses, largest_difference, unchanged_by_scale
 from trimtab.claims.experiments.regcnn import enter_best, enter_gaps_at_equal_loss, lowest_and_best
+from trimtab.claims.experiments.registry import Context
 from trimtab.claims.experiments.regularization_dropout import alternating_seconds
 from trimtab.claims.experiments.regularization_gamma import grows, rank_correlation
 from trimtab.claims.experiments.regularization_parts import enter_steps, steps_to
@@ -19,6 +22,8 @@ from trimtab.claims.findings import Findings
 from trimtab.claims.functions import gaps_of_parts_differ
 from trimtab.claims.part import Part
 from trimtab.claims.training_runs import TrainedCase
+from trimtab.training.recipes import resolve
+from trimtab.training.settings import Settings
 
 
 def test_gaps_are_compared_at_the_lowest_loss_that_all_reach():
@@ -143,3 +148,13 @@ def test_contenders_take_turns():
     assert {name: len(several) for name, several in found.items()} == {"bn": 2, "wn": 2}
     rounds = calls[6:]  # after the warm-up; one step that is not timed, then one that is
     assert rounds == ["bn"] * 2 + ["wn"] * 2 + ["wn"] * 2 + ["bn"] * 2
+
+
+def test_what_is_cited_of_vgg_has_at_size_small_the_neighbour_of_the_landscape_claims():
+    findings, beside = Findings(), Findings()
+    cited = cited_bnp.vgg(findings, "small")
+    context = Context(size="small", device=torch.device("cpu"), data_root=None, work=Path())
+    assert cited.items() <= {**landscape_setup.setup(beside, context), "steps": 600}.items()
+    assert findings.neighbour == beside.neighbour
+    settings = resolve(Settings(**cited, method="bn"))
+    assert (settings.norm_momentum, settings.norm_eps, settings.before_activation) == (0.1, 1e-5, True)

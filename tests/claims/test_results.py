@@ -12,11 +12,12 @@ import pytest
 from tests.claims import verdicts
 from trimtab.claims import SIZES, RecordStore, claims
 from trimtab.claims import blocks as claimed_blocks
-from trimtab.claims.experiments.registry import experiments
+from trimtab.claims.experiments.registry import Experiment, experiments
 from trimtab.claims.pages import judged_blocks, markdown, readme_block, with_block
 from trimtab.claims.pages.documents import documents
 from trimtab.claims.pages.figures import figures, layout
 from trimtab.claims.pages.pictures import digest, digest_in
+from trimtab.claims.plans import FIRST_SEEDS, MORE_SEEDS, plan_first
 from trimtab.claims.record import Record, file_name
 
 ROOT = Path(__file__).parents[2]
@@ -141,3 +142,20 @@ def test_laid_out_curves_are_in_the_records() -> None:
 def test_data_are_in_the_package(folder: str) -> None:
     inside = {path.name for path in (files("trimtab.claims") / folder).iterdir()}
     assert {path.name for path in (RESULTS.parent / folder).iterdir() if path.is_file()} <= inside
+
+
+@pytest.mark.parametrize("one", [one for one in experiments().values() if one.seeds], ids=lambda one: one.name)
+def test_seeds_of_the_passes_are_those_of_the_record(one: Experiment) -> None:
+    assert one.seeds is not None
+    first, both = one.seeds
+    assert 2 <= first < both  # one seed decides nothing
+    record = RecordStore().find(one.name, "small")
+    if record is None or MORE_SEEDS in record.command:
+        return
+    found = {seed for cases in record.numbers.values() for seeds in cases.values() for seed in seeds} - {"all"}
+    assert len(found) == (first if FIRST_SEEDS in record.command else both)
+
+
+def test_the_first_pass_takes_less_than_three_hours() -> None:
+    """By the minutes that are declared: two cores, at size small."""
+    assert plan_first(claims().values(), "small", RecordStore(shipped=False)).minutes < 180

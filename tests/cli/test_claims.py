@@ -65,6 +65,7 @@ def test_a_claim_is_shown_with_its_numbers(capsys: pytest.CaptureFixture[str]) -
     ]
     assert "  acc: ln > bn: not met; ln 97.1, against 98.1 (bn): -1 (-1.1 to -0.9), 3 seeds" in lines
     assert "Why: since ln is `worse`" in lines
+    assert "On the criterion: the words are vague" in printed(capsys, "show", "partly").splitlines()
     assert lines.count("") == 1  # between the two
     assert "  corrected form, check corrected: met; 200 of 200 draws; nearest: 0.5 <= 1" in lines
 
@@ -75,6 +76,7 @@ def test_the_likely_reason_is_in_the_json_of_each_claim(action: list[str], capsy
     claims = found if action == ["list"] else [claim for (claim,) in found]
     assert {claim["id"]: claim["why"] for claim in claims} == {name: claim.why for name, claim in CLAIMS.items()}
     assert {claim["id"] for claim in claims if claim["why"]} == {"worse"}
+    assert {claim["id"] for claim in claims if claim["disagrees"]} == {"partly"}
 
 
 def test_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,8 @@ class Claim:
         needs: Why it cannot be run at size small, or not at all, in a sentence.
         why: The likely reason for what came out, where it does not hold.
         seen: Whether an earlier run had been seen when the criterion was written. Then new seeds decide.
-        disagrees: Why the criterion here is not the ledger's own, decided before the run.
+        disagrees: Why the criterion here is not the ledger's own, decided before the run; or what is wrong with the
+            ledger's where that was seen after it, so that it is judged all the same.
         supersedes: Earlier criteria.
     """
 

@@ -85,6 +85,7 @@ class Record(Contents):
         machine: The hardware.
         versions: Of trimtab, torch and Python.
         seconds: How long the call took that finished it; training runs that were done before are not counted.
+        core_seconds: How long cores have computed for that, whatever else the machine did; None: not known.
     """
 
     experiment: str
@@ -95,6 +96,7 @@ class Record(Contents):
     machine: str
     versions: dict[str, str]
     seconds: float
+    core_seconds: float | None = None
 
     def write(self, folder: Path) -> Path:
         """Write the record into a folder; returns the file."""

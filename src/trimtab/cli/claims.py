@@ -39,7 +39,7 @@ def add(commands: "Commands") -> None:
         help="run the experiments that decide claims",
         description="Runs the experiments that decide claims and writes a record of each. What has a record is not run "
         "again, and training runs that were done are found again: the same command goes on where it was stopped. It "
-        "ends with how many minutes a second pass would take.",
+        "ends with how long each of the two passes would take.",
     )
     running.add_argument("ids", nargs="*", metavar="ID", help="of claims, as `trimtab claims list` has them")
     running.add_argument("--all", action="store_true", help="all claims, or those that the filters leave")
@@ -60,9 +60,11 @@ def add(commands: "Commands") -> None:
     )
     running.add_argument("--ray-address", metavar="HOST:PORT", help="of a Ray cluster, as for `trimtab compare`")
     running.add_argument(
-        "--second-pass",
-        action="store_true",
-        help="instead what stands beside: standardized inputs, and twice the seeds where something is undecided",
+        "--pass",
+        dest="which",
+        choices=("first", "second"),
+        help="first: the first seeds at the papers' learning rates; second: what that leaves out, and twice the seeds "
+        "where something is undecided (default: all that decides a claim)",
     )
     running.add_argument(
         "--anew",

@@ -2,8 +2,8 @@
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from trimtab.cli.common import FAILED, CommandError, need, resumable, typed
 if TYPE_CHECKING:
     from trimtab.claims import Claim, RecordStore
     from trimtab.claims.experiments.registry import Experiment
-    from trimtab.claims.running import Plan
+    from trimtab.claims.plans import Plan, Planned
 
 WORK = Path("runs") / "claims"
 GO_ON = "the same command goes on"
@@ -33,41 +33,48 @@ def run_experiments(
         results: The folder of new ones.
     """
     from trimtab.claims import claim_named
-    from trimtab.claims.running import plan, plan_named, plan_second
 
     if bool(options.ids) + options.all + bool(options.experiment) != 1:
         raise CommandError("say what to run: ids of claims, --all, or --experiment NAME")
     if options.budget is not None and not options.budget > 0:
         raise CommandError(f"--budget must be a number of minutes above 0, not {options.budget:g}")
-    if options.second_pass and options.experiment:
-        raise CommandError("--second-pass is for --all or ids of claims; leave it out, the experiment is named already")
-    if options.second_pass and options.force:
-        raise CommandError("--second-pass runs what has no record, and what is undecided; leave --force out")
+    if options.which == "first" and options.more_seeds > 1:
+        raise CommandError("--pass first has fewer seeds than usual; leave it out, or leave --more-seeds out")
+    if options.which == "second" and options.experiment:
+        raise CommandError("--pass second is for --all or ids of claims; leave it out, the experiment is named already")
+    if options.which == "second" and options.force:
+        raise CommandError("--pass second runs what has no record, and what is undecided; leave --force out")
     if options.engine == "ray":
         need("ray", extra="ray")
-    size, budget = options.size, options.budget
-    if options.experiment:
-        claims: list[Claim] = []
-        planned = plan_named(options.experiment, size, store, budget=budget, force=options.force)
-    else:
+    claims: list[Claim] = []
+    if not options.experiment:
         claims = [claim_named(name) for name in options.ids] if options.ids else chosen(options, store)
-        if options.second_pass:
-            planned = plan_second(claims, size, store, budget=budget)
-        else:
-            planned = plan(claims, size, store, budget=budget, force=options.force)
+    planned = _planned(claims, options, store)
     for one in planned.without:
-        print(f"{one.name} has no size {size}; it has {', '.join(one.minutes)}.")
+        print(f"{one.name} has no size {options.size}; it has {', '.join(one.minutes)}.")
     if planned.done:
-        again = "" if options.second_pass else "; --force runs them again"
+        again = "" if options.which == "second" else "; --force runs them again"
         have = "has" if len(planned.done) == 1 else "have"
         print(f"{_counted(planned.done)} {have} a record{again}.")
     if options.dry_run:
         return _tell(planned, options, claims, store)
     failed, left = _run(planned, options, results)
-    _say_left([*left, *planned.later], size)
+    _say_left([*left, *planned.later])
     store.forget()
-    _say_second(claims, options, store)
+    _say_passes(claims, options, store)
     return FAILED if failed else 0
+
+
+def _planned(claims: "Sequence[Claim]", options: argparse.Namespace, store: "RecordStore") -> "Plan":
+    """What the options ask for."""
+    from trimtab.claims.plans import plan, plan_first, plan_named, plan_second
+
+    size, budget, force, first = options.size, options.budget, options.force, options.which == "first"
+    if options.experiment:
+        return plan_named(options.experiment, size, store, first=first, budget=budget, force=force)
+    if options.which == "second":
+        return plan_second(claims, size, store, budget=budget)
+    return (plan_first if first else plan)(claims, size, store, budget=budget, force=force)
 
 
 def _tell(planned: "Plan", options: argparse.Namespace, claims: "Sequence[Claim]", store: "RecordStore") -> int:
@@ -76,25 +83,20 @@ def _tell(planned: "Plan", options: argparse.Namespace, claims: "Sequence[Claim]
     from trimtab.training.device import device_named
     from trimtab.training.workers.gpu_sharing import sharing_notes
 
-    size = options.size
-    for one in planned.now:
-        print(f"{one.name}: {one.title}, about {one.minutes[size]:g} min")
-    for one in planned.again:
-        print(f"{one.name}: {one.title}, with twice the seeds, about {one.minutes[size]:g} min")
-    both = (*planned.now, *planned.again)
-    print(f"{_counted(both)}, about {duration(sum(one.minutes[size] for one in both))}.")
-    if options.jobs is None and options.engine == "local" and both:
+    print(*planned.now, sep="\n", end="\n" if planned.now else "")
+    print(f"{_counted(planned.now)}, about {duration(sum(one.minutes for one in planned.now))}.")
+    if options.jobs is None and options.engine == "local" and planned.now:
         for note in sharing_notes(device_named(options.device)):
             print(note)
-    _say_left(planned.later, size)
-    _say_second(claims, options, store)
+    _say_left(planned.later)
+    _say_passes(claims, options, store)
     return 0
 
 
-def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[int, list[Experiment]]":
+def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[int, list[Planned]]":
     """Run what is planned; how many failed, and what there was no time for."""
     from trimtab.claims.experiments.registry import Context
-    from trimtab.claims.running import MORE, run
+    from trimtab.claims.running import run
     from trimtab.training.device import device_named
     from trimtab.training.workers.engines import engine_named
 
@@ -110,17 +112,15 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
         show=lambda text: print(f"  {text}", flush=True),
     )
     deadline = None if options.budget is None else time.monotonic() + 60 * options.budget
-    several: list[tuple[Experiment, Context]] = [(one, context) for one in planned.now]
-    several += [(one, replace(context, more=max(MORE, context.more))) for one in planned.again]
     failed = 0
-    left: list[Experiment] = []
+    left: list[Planned] = []
     with resumable(WORK, GO_ON):
-        for one, given in several:
-            print(f"{one.name}: {one.title}, about {one.minutes[options.size]:g} min", flush=True)
+        for one in planned.now:
+            print(one, flush=True)
             try:
                 left += run(
                     [one],
-                    given,
+                    context,
                     results,
                     deadline=deadline,
                     finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
@@ -131,26 +131,29 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     return failed, left
 
 
-def _counted(several: "Sequence[Experiment]") -> str:
+def _counted(several: "Sequence[Experiment] | Sequence[Planned]") -> str:
     return f"{len(several)} experiment{'' if len(several) == 1 else 's'}"
 
 
-def _say_left(left: "Sequence[Experiment]", size: str) -> None:
+def _say_left(left: "Sequence[Planned]") -> None:
     if left:
-        minutes = sum(one.minutes[size] for one in left)
-        print(f"Left: {', '.join(one.name for one in left)}; about {minutes:g} min.")
+        minutes = sum(one.minutes for one in left)
+        print(f"Left: {', '.join(one.experiment.name for one in left)}; about {minutes:.3g} min.")
 
 
-def _say_second(claims: "Sequence[Claim]", options: argparse.Namespace, store: "RecordStore") -> None:
-    """Say what a second pass over these claims would take."""
+def _say_passes(claims: "Sequence[Claim]", options: argparse.Namespace, store: "RecordStore") -> None:
+    """Say what each of the passes over these claims would take that was not asked for."""
     from trimtab.claims.needs import duration
-    from trimtab.claims.running import plan_second
+    from trimtab.claims.plans import plan_first, plan_second
 
-    if options.second_pass or not claims:
+    if options.which == "second" or not claims:
         return
+    if options.which is None and (first := plan_first(claims, options.size, store)).now:
+        took = duration(first.minutes)
+        print(f"The first pass (--pass first) would run {_counted(first.now)}, some with fewer seeds: about {took}.")
     second = plan_second(claims, options.size, store)
-    if second.now or second.again:
-        print(
-            f"A second pass (--second-pass) would run {_counted(second.now)} with standardized inputs and "
-            f"{len(second.again)} again with twice the seeds: about {duration(second.minutes(options.size))}."
-        )
+    if second.now:
+        kinds = Counter(one.how for one in second.now)
+        told = ", ".join(f"{number} {how}" for how, number in kinds.items())
+        took = duration(second.minutes)
+        print(f"The second pass (--pass second) would run {_counted(second.now)}, {told}: about {took}.")

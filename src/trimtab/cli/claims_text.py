@@ -38,6 +38,8 @@ def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[s
             lines += [f"  {note}" for note in record.notes]
     shown = {verdict.size for verdict in found}
     lines += [f"At size {size}: not run; {what}" for size, what in not_run_at.items() if size not in shown]
+    if claim.disagrees:
+        lines.append(f"On the criterion: {claim.disagrees}")
     if claim.why:
         lines.append(f"Why: {claim.why}")
     if claim.disagrees:
@@ -59,6 +61,7 @@ def as_json(claim: "Claim", verdict: "Verdict", not_run_at: "Mapping[str, str]")
         "size": verdict.size,
         "flags": list(verdict.flags),
         "reason": verdict.reason,
+        "disagrees": claim.disagrees,
         "why": claim.why,
         "not_run_at": dict(not_run_at),
         "corrected": verdict.corrected_state,

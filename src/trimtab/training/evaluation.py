@@ -11,8 +11,9 @@ from trimtab.training.objective import Objective
 from trimtab.training.processes import ALONE, Processes
 from trimtab.training.stepping.compiling import uncompiled
 
-BATCH_SIZE = 1000
-"""Samples that are evaluated at once."""
+BATCH_SIZE, CPU_BATCH_SIZE = 1000, 128
+"""Samples that are evaluated at once on a GPU and on a CPU. On one core of an AMD EPYC `cnn5` takes 0.48 ms for each of
+1000 images of 32x32 and 0.21 ms for each of 128, whose activations fit into the cache; small images take as long."""
 SMALL_INPUT, SMALL_INPUT_BATCH_SIZE = 4096, 5000
 """Inputs with at most 4096 numbers are evaluated 5000 at once on a GPU, where launching kernels takes most time."""
 
@@ -78,5 +79,7 @@ class Evaluator:
 
 def evaluation_batch_size(dataset: Dataset, device: torch.device) -> int:
     """How many samples are evaluated at once."""
+    if device.type == "cpu":
+        return CPU_BATCH_SIZE
     small = math.prod(dataset.input_shape) <= SMALL_INPUT
     return SMALL_INPUT_BATCH_SIZE if small and device.type == "cuda" else BATCH_SIZE

@@ -38,7 +38,7 @@ IMAGES, ROWS = 5000, 20_000
 """For the best scaling: images for dense layers, and patches for convolutions at most."""
 
 
-@experiment("bnp-layers", "bnp: layers of trained networks", small=10, needs=("cifar10",))
+@experiment("bnp-layers", "bnp: layers of trained networks", small=10, seeds=(2, 3), needs=("cifar10",))
 def layers(findings: Findings, context: Context) -> None:
     """Networks trained with BNP at the rates of the paper's tables; seeds decide the weights and the order of data."""
     data = load("cifar10", context.data_root)

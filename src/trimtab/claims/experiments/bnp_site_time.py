@@ -16,7 +16,7 @@ NETWORK, BATCH = "cnn5", 128
 ROUNDS, STEPS = 20, 3
 
 
-@experiment("bnp-site-time", "bnp: statistics by site or by channel, timed", small=1, gpu=1)
+@experiment("bnp-site-time", "bnp: statistics by site or by channel, timed", small=0.2, gpu=1)
 def site_time(findings: Findings, context: Context) -> None:
     """Steps of the 5-layer CNN with BNP by site and by channel, in turns; the time of a round is that of its steps."""
     kinds = {kind: stepper(kind, context.device) for kind in ("site", "channel")}

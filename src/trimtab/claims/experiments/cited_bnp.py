@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from trimtab.claims.experiments.landscape_setup import CNN, NEIGHBOUR, STEPS
 from trimtab.claims.experiments.regcnn import diverged, enter_ends
 from trimtab.claims.experiments.registry import Context, experiment
 from trimtab.claims.findings import Findings
@@ -16,16 +17,15 @@ CIFAR = ("cifar10",)
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 GOOD = 5.0
 """Points below the best accuracy within which a rate is good."""
-NEIGHBOUR = "cnn5 with the norm before the activation instead of vgg"
 
 
 def vgg(findings: Findings, size: str) -> dict[str, Any]:
-    """The VGG-like network of the landscape paper, or at size small its neighbour."""
+    """The VGG-like network of the landscape paper, or at size small the neighbour that its own claims have."""
     common: dict[str, Any] = {"data": "cifar10", "batch_size": 128, "optimizer": "sgd"}
     if size != "small":
         return {**common, "network": "vgg", "steps": 15_000 if size == "paper" else 4000}
     findings.neighbour = NEIGHBOUR
-    return {**common, "network": "cnn5", "before_activation": True, "steps": 600}
+    return {**common, **CNN, "steps": STEPS["small"]}
 
 
 def enter_good_rates(
@@ -64,7 +64,15 @@ def _spread(values: Sequence[float]) -> tuple[float, float, float]:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2, ordered[0], ordered[-1]
 
 
-@experiment("cited-rates-cnn5", "Learning rates of cnn5 with and without BN", small=10, gpu=10, paper=60, needs=CIFAR)
+@experiment(
+    "cited-rates-cnn5",
+    "Learning rates of cnn5 with and without BN",
+    small=10,
+    second_pass=True,
+    gpu=10,
+    paper=60,
+    needs=CIFAR,
+)
 def rates_cnn5(findings: Findings, context: Context) -> None:
     """Bjorck et al. in the 5-layer CNN; SGD for both, since rates are compared."""
     epochs, seeds = {"small": (2, 2), "gpu": (20, 1), "paper": (20, 3)}[context.size]
@@ -72,7 +80,15 @@ def rates_cnn5(findings: Findings, context: Context) -> None:
     enter_good_rates(findings, context, shared, ("vanilla", "bn"), context.seeds(seeds))
 
 
-@experiment("cited-rates-vgg", "Learning rates of a VGG with BN, GN and BNP", small=15, gpu=20, paper=200, needs=CIFAR)
+@experiment(
+    "cited-rates-vgg",
+    "Learning rates of a VGG with BN, GN and BNP",
+    small=15,
+    second_pass=True,
+    gpu=20,
+    paper=200,
+    needs=CIFAR,
+)
 def rates_vgg(findings: Findings, context: Context) -> None:
     """Bjorck et al. and Arora et al. in the VGG-like network."""
     seeds = context.seeds({"small": 2, "gpu": 1, "paper": 3}[context.size])
@@ -82,7 +98,8 @@ def rates_vgg(findings: Findings, context: Context) -> None:
 @experiment(
     "cited-affine",
     "Trained γ and β in Preact-ResNet-18",
-    small=6,
+    small=2.6,
+    seeds=(2, 3),
     gpu=12,
     paper=36,
     needs={"small": (), "gpu": CIFAR, "paper": CIFAR},
@@ -113,11 +130,14 @@ def enter_differences(findings: Findings) -> None:
         findings.number("difference of acc", "trained", difference, seed=seed, unit="points")
 
 
-@experiment("cited-small-batch", "BN with 4 Things at batch size 2", small=4, gpu=15, paper=30, needs=CIFAR)
+@experiment(
+    "cited-small-batch", "BN with 4 Things at batch size 2", small=3.1, seeds=(2, 3), gpu=15, paper=30, needs=CIFAR
+)
 def small_batch(findings: Findings, context: Context) -> None:
     """Summers and Dinneen in the 5-layer CNN."""
     size = context.size
     shared: dict[str, Any] = {"data": "cifar10", "network": "cnn5", "batch_size": 2, "evaluations": EVALUATIONS}
+    shared |= {"train_subset": 0}
     shared |= {"steps": 8000} if size == "small" else {"epochs": 3 if size == "gpu" else 20}
     cases = {method: {"method": method} for method in ("bn", "bn4")}
     rates, seeds = (1, 3) if size == "small" else (3, 5)
@@ -127,14 +147,20 @@ def small_batch(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "cited-robustness", "One-step sign perturbations with and without BN", small=3, gpu=8, paper=25, needs=CIFAR
+    "cited-robustness",
+    "One-step sign perturbations with and without BN",
+    small=3.6,
+    seeds=(2, 3),
+    gpu=8,
+    paper=25,
+    needs=CIFAR,
 )
 def robustness(findings: Findings, context: Context) -> None:
     """Galloway et al. in the VGG-like network: where runs have the same accuracy on what is not perturbed."""
     shared = vgg(findings, context.size)
     looks, seeds = 20, context.seeds({"small": 3, "gpu": 1, "paper": 3}[context.size])
     at = tuple(round((number + 1) * shared["steps"] / looks) - 1 for number in range(looks))
-    shared |= {"evaluations": EVALUATIONS, "lr": 0.1, "probe": ("robustness",), "probe_at": at}
+    shared |= {"evaluations": EVALUATIONS, "train_subset": 0, "lr": 0.1, "probe": ("robustness",), "probe_at": at}
     cases = {method: {"method": method} for method in ("vanilla", "bn")}
     trained = train_cases(context, cases, shared, seeds)
     enter_ends(findings, trained, load("cifar10", context.data_root).classes)

@@ -25,7 +25,9 @@ SETTLED = 2
 """Epochs after which training losses are compared."""
 
 
-@experiment("cited-weight-decay", "Weight decay under BN (van Laarhoven)", small=2, gpu=6, paper=30, needs=CIFAR)
+@experiment(
+    "cited-weight-decay", "Weight decay under BN (van Laarhoven)", small=1.2, seeds=(2, 3), gpu=6, paper=30, needs=CIFAR
+)
 def weight_decay(findings: Findings, context: Context) -> None:
     """The scale of weights does not matter to the function; weight decay does not regularize."""
     findings.check("function-unchanged-by-scale", unchanged_by_scale, about={"network": "regcnn", "norms": "bn, wn"})
@@ -62,7 +64,9 @@ def unchanged_by_scale(generator: np.random.Generator) -> Sides:
     return Sides(before.numpy(), after.numpy(), "==", scale=float(before.abs().max()))
 
 
-@experiment("cited-dropout", "Dropout instead of BN (Szegedy et al.)", small=3, gpu=8, paper=60, needs=CIFAR)
+@experiment(
+    "cited-dropout", "Dropout instead of BN (Szegedy et al.)", small=2.2, seeds=(2, 3), gpu=8, paper=60, needs=CIFAR
+)
 def dropout(findings: Findings, context: Context) -> None:
     """BN beside a vanilla network with the best dropout."""
     (epochs, seeds), common = SIZES[context.size], lab(findings, context)
@@ -76,7 +80,13 @@ def dropout(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "cited-batch-rate", "A rate in proportion to the batch (Goyal et al.)", small=2, gpu=4, paper=30, needs=CIFAR
+    "cited-batch-rate",
+    "A rate in proportion to the batch (Goyal et al.)",
+    small=1,
+    seeds=(2, 3),
+    gpu=4,
+    paper=30,
+    needs=CIFAR,
 )
 def batch_rate(findings: Findings, context: Context) -> None:
     """Training losses over epochs at batch sizes 64 and 128."""

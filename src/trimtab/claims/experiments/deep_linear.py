@@ -17,7 +17,7 @@ LINEAR: dict[str, Any] = {"data": "gaussian", "network": "dln25", "steps": 10_00
 """25 layers of 10×10, 1,000 samples, full batch, loss summed over samples, at the paper's rate of 1e-6."""
 
 
-@experiment("dln25", "Deep linear network of 25 layers, probed along the way", small=7, paper=8)
+@experiment("dln25", "Deep linear network of 25 layers, probed along the way", small=1.6, seeds=(2, 3), paper=8)
 def dln25(findings: Findings, context: Context) -> None:
     """Without normalization and with BatchNorm."""
     shared = {**LINEAR, "probe": ("landscape", "shift", "activations"), "probe_every": 250}
@@ -62,7 +62,7 @@ def last_fall(run: History) -> float:
     return 1 - points[-1][1] / measures.value_at(points, 0.8 * measures.steps_of(run))
 
 
-@experiment("lp-dln25", "ℓp normalization in the deep linear network", small=10, paper=10)
+@experiment("lp-dln25", "ℓp normalization in the deep linear network", small=5, paper=10)
 def lp_dln25(findings: Findings, context: Context) -> None:
     """Fig. 13."""
     shared = {**LINEAR, "probe": ("landscape", "activations"), "probe_every": 500}
@@ -74,7 +74,7 @@ def lp_dln25(findings: Findings, context: Context) -> None:
     enter.enter_band(findings, runs)
 
 
-@experiment("lp-vgg", "ℓp normalization in the VGG-like network", small=8, gpu=20, paper=30, needs=("cifar10",))
+@experiment("lp-vgg", "ℓp normalization in the VGG-like network", small=9.5, gpu=20, paper=30, needs=("cifar10",))
 def lp_vgg(findings: Findings, context: Context) -> None:
     """Figs. 5, 6 and 12."""
     every = 40 if context.size == "small" else 200

@@ -33,14 +33,22 @@ def compared(findings: Findings, context: Context, data: str, *, epochs: int, no
     findings.settings |= {**shared, "rates": rates}
 
 
-@with_both_inputs("fc-60-mnist", "Fully connected, MNIST, batch size 60", small=6, gpu=5, paper=5, needs=("mnist",))
+@with_both_inputs(
+    "fc-60-mnist", "Fully connected, MNIST, batch size 60", small=0.9, seeds=(2, 3), gpu=5, paper=5, needs=("mnist",)
+)
 def mnist(findings: Findings, context: Context, normalize: str) -> None:
     """Fig. 3, left."""
     compared(findings, context, "mnist", epochs=10 if context.size == "small" else 20, normalize=normalize)
 
 
 @with_both_inputs(
-    "fc-60-cifar10", "Fully connected, CIFAR-10, batch size 60", small=5.5, gpu=5, paper=5, needs=("cifar10",)
+    "fc-60-cifar10",
+    "Fully connected, CIFAR-10, batch size 60",
+    small=2.6,
+    seeds=(2, 3),
+    gpu=5,
+    paper=5,
+    needs=("cifar10",),
 )
 def cifar10(findings: Findings, context: Context, normalize: str) -> None:
     """Fig. 3, right."""

@@ -20,7 +20,7 @@ WORST = "worst-step"
 @experiment(
     "landscape-gradients-at-norms",
     "The gradient at the norms' outputs along a run, CIFAR-10",
-    small=0.4,
+    small=0.8,
     gpu=5,
     paper=5,
     needs=("cifar10",),

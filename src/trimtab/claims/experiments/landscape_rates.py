@@ -33,7 +33,14 @@ def case_of(method: str, lr: float) -> str:
     return f"{method}-{lr:g}"
 
 
-@experiment("landscape-rates", "VGG-like and deep linear network at many rates", small=8, gpu=25, needs=("cifar10",))
+@experiment(
+    "landscape-rates",
+    "VGG-like and deep linear network at many rates",
+    small=6,
+    second_pass=True,
+    gpu=25,
+    needs=("cifar10",),
+)
 def rates(findings: Findings, context: Context) -> None:
     """Which rates train, and which train best."""
     steps, linear_steps = LENGTHS[context.size]
@@ -110,7 +117,7 @@ def _final(runs: Mapping[int, Any]) -> dict[int, float]:
 @experiment(
     "landscape-init",
     "VGG-like network with larger and smaller first weights",
-    small=5,
+    small=2.6,
     gpu=15,
     paper=40,
     needs=("cifar10",),

@@ -10,7 +10,7 @@ NEIGHBOUR = "the 5-layer CNN, normalized before the activation, instead of the V
 STEPS = {"small": 600, "gpu": 15_000, "paper": 15_000}
 ALONG = ("landscape", "random", "shift", "activations")
 
-_CNN: dict[str, Any] = {
+CNN: dict[str, Any] = {
     "network": "cnn5",
     "before_activation": True,
     "norm_momentum": 0.1,  # those of bnp's TensorFlow networks are the recipe's for this one
@@ -29,7 +29,7 @@ def setup(findings: Findings, context: Context, steps: int | None = None, **sett
     """
     network: dict[str, Any] = {"network": "vgg"}
     if context.size == "small":
-        network, findings.neighbour = _CNN, NEIGHBOUR
+        network, findings.neighbour = CNN, NEIGHBOUR
     shared = {
         "data": "cifar10",
         **network,

@@ -130,13 +130,17 @@ def mnist_conv(findings: Findings, context: Context) -> None:
     panel(findings, context, "mnist", "mf-conv")
 
 
-@experiment("sweep-cifar10-dense", "η and γ, CIFAR-10, dense", small=12, gpu=10, paper=60, needs=CIFAR)
+@experiment(
+    "sweep-cifar10-dense", "η and γ, CIFAR-10, dense", small=12, second_pass=True, gpu=10, paper=60, needs=CIFAR
+)
 def cifar10_dense(findings: Findings, context: Context) -> None:
     """Fig. 2."""
     panel(findings, context, "cifar10", "mf-mlp")
 
 
-@experiment("sweep-cifar10-conv", "η and γ, CIFAR-10, convolutions", small=6, gpu=10, paper=80, needs=CIFAR)
+@experiment(
+    "sweep-cifar10-conv", "η and γ, CIFAR-10, convolutions", small=6, second_pass=True, gpu=10, paper=80, needs=CIFAR
+)
 def cifar10_conv(findings: Findings, context: Context) -> None:
     """Fig. 2."""
     panel(findings, context, "cifar10", "mf-conv")

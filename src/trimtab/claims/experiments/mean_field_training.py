@@ -139,7 +139,7 @@ def vgg16(findings: Findings, context: Context) -> None:
 @experiment(
     "initial-gamma-preact18",
     "Initial γ, Preact-ResNet-18",
-    small=1,
+    small=0.1,
     gpu=6,
     paper=120,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

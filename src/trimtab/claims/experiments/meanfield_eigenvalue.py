@@ -33,13 +33,13 @@ EIGENVALUE = "largest eigenvalue"
 FORMS: dict[str, dict[str, Any]] = {"printed": {"variant": "paper"}, "exact": {}}
 
 
-@experiment("meanfield-dense", "λ_max over γ of the fully connected network, 20 draws", small=7, paper=4)
+@experiment("meanfield-dense", "λ_max over γ of the fully connected network, 20 draws", small=1.3, paper=4)
 def dense(findings: Findings, context: Context) -> None:
     """Figs. 1a and 1b."""
     over_gamma(findings, context, "dense")
 
 
-@experiment("meanfield-conv", "λ_max over γ of the convolutional network, 20 draws", small=3.5, paper=4)
+@experiment("meanfield-conv", "λ_max over γ of the convolutional network, 20 draws", small=0.5, paper=4)
 def conv(findings: Findings, context: Context) -> None:
     """Figs. 1c and 1d."""
     over_gamma(findings, context, "conv")

@@ -22,7 +22,7 @@ MONTE_CARLO = 0.02
 """The error that so many labels may leave."""
 
 
-@experiment("meanfield-formulas", "What the meanfield paper computes exactly", small=4.5, paper=3)
+@experiment("meanfield-formulas", "What the meanfield paper computes exactly", small=2, paper=3)
 def formulas(findings: Findings, context: Context) -> None:
     """Eqs. 4 to 7 and 147, footnote 1, the base case of Sec. 3.1.1, the example of Sec. 6.2."""
     seed = context.seeds(1)[0]

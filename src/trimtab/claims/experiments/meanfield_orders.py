@@ -36,7 +36,7 @@ POSITIONS = ("q_hat_alphabeta", "q_alphabeta", "q_tilde_alphabeta")
 """Of two samples at different positions, after those of `NAMES`."""
 
 
-@experiment("meanfield-orders", "Order parameters of drawn networks, 20 draws", small=5, paper=4)
+@experiment("meanfield-orders", "Order parameters of drawn networks, 20 draws", small=0.9, paper=4)
 def orders(findings: Findings, context: Context) -> None:
     """Eqs. 20 to 25 and 34 to 43, Claims 6.1 to 6.6, eqs. 53, 60, 160 and 166."""
     seed = context.seeds(1)[0]

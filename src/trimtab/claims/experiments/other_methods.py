@@ -20,7 +20,9 @@ POINTS = 10
 """Of a run, at which its loss is compared with that of other seeds."""
 
 
-@experiment("other-norms", "Other norms, and ELU and SELU", small=9, gpu=30, paper=90, needs=("cifar10",))
+@experiment(
+    "other-norms", "Other norms, and ELU and SELU", small=5.5, second_pass=True, gpu=30, paper=90, needs=("cifar10",)
+)
 def other_norms(findings: Findings, context: Context) -> None:
     """LayerNorm, GroupNorm, InstanceNorm, weight normalization; ELU and SELU without a norm."""
     small = context.size == "small"
@@ -38,7 +40,13 @@ def other_norms(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "init-trajectories", "Training losses of ten initializations", small=5, gpu=15, paper=60, needs=("cifar10",)
+    "init-trajectories",
+    "Training losses of ten initializations",
+    small=6.6,
+    second_pass=True,
+    gpu=15,
+    paper=60,
+    needs=("cifar10",),
 )
 def trajectories(findings: Findings, context: Context) -> None:
     """How far the training losses of ten seeds are apart at ten points of the run."""
@@ -64,7 +72,8 @@ def _all(lines: list[dict[int, float]], step: int) -> bool:
 @experiment(
     "ablation",
     "Units of regcnn that accuracy needs",
-    small=2.5,
+    small=0.6,
+    seeds=(2, 3),
     gpu=10,
     paper=30,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

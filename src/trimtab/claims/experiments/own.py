@@ -12,19 +12,20 @@ if TYPE_CHECKING:
     from trimtab.data import Dataset
 
 
-@experiment("debias", "Averages without bias at the start", small=8, gpu=3, needs=("cifar10",))
+@experiment("debias", "Averages without bias at the start", small=8, second_pass=True, gpu=3, needs=("cifar10",))
 def debias(findings: Findings, context: Context) -> None:
     """BNP with and without the correction of its first averages."""
     cases = {method: {"method": method} for method in ("bnp", "bnp-debias")}
     epochs = 2 if context.size == "small" else 5
     shared: dict[str, Any] = {"data": "cifar10", "network": "cnn5", "batch_size": 128, "epochs": epochs}
+    shared |= {"train_subset": 0}
     enter_runs(findings, train_cases(context, cases, shared, context.seeds(3)), 10)
     findings.settings |= shared
     if context.size == "small":
         findings.notes.append("2 epochs instead of 5.")
 
 
-@experiment("input-scaling", "What BNP of each layer gains", small=18, gpu=3, needs=("cifar10",))
+@experiment("input-scaling", "What BNP of each layer gains", small=18, second_pass=True, gpu=3, needs=("cifar10",))
 def input_scaling(findings: Findings, context: Context) -> None:
     """BNP of all layers, of the first alone and of the others, with inputs in [0, 1] and standardized."""
     from trimtab.data import load

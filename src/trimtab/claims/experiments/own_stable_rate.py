@@ -23,7 +23,7 @@ SAMPLES = 128
 SEEDS = 5
 
 
-@experiment("stable-rate", "η* of train mode, and rates that are bisected", small=8, needs=("mnist",))
+@experiment("stable-rate", "η* of train mode, and rates that are bisected", small=8, second_pass=True, needs=("mnist",))
 def stable_rate(findings: Findings, context: Context) -> None:
     """Gradient descent on all samples at once, from starts and on samples of its own for each seed."""
     from trimtab.data import load

@@ -88,7 +88,7 @@ def _is_of(name: str, case: str) -> bool:
     return name.startswith(f"{case}-")
 
 
-@experiment("saturation", "Saturated units in a network with tanh", small=1, gpu=3, paper=3, needs=("cifar10",))
+@experiment("saturation", "Saturated units in a network with tanh", small=2, gpu=3, paper=3, needs=("cifar10",))
 def saturation(findings: Findings, context: Context) -> None:
     """Sec. 3: the share of units with abs(tanh) above 0.95 after 500 steps."""
     probes: dict[str, Any] = {"probe": ("activations",), "probe_at": (0, AFTER), "evaluations": 1}

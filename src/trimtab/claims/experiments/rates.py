@@ -57,7 +57,14 @@ def enter_share(findings: Findings, table: str) -> None:
         findings.notes.append(f"{sum(entries)} of {len(entries)} entries are the best rate or its neighbour.")
 
 
-@experiment("rates-table2", "Best rates of the fully connected network", small=6.5, gpu=20, needs=("mnist", "cifar10"))
+@experiment(
+    "rates-table2",
+    "Best rates of the fully connected network",
+    small=6.5,
+    second_pass=True,
+    gpu=20,
+    needs=("mnist", "cifar10"),
+)
 def table_2(findings: Findings, context: Context) -> None:
     """Table 2."""
     small = context.size == "small"
@@ -73,7 +80,9 @@ def table_2(findings: Findings, context: Context) -> None:
     findings.settings |= {f"length at batch {size}": length for size, length in lengths.items()}
 
 
-@experiment("rates-table3", "Best rates of the 5-layer CNN and of ResNet-110", small=12, gpu=30, needs=_CIFAR)
+@experiment(
+    "rates-table3", "Best rates of the 5-layer CNN and of ResNet-110", small=12, second_pass=True, gpu=30, needs=_CIFAR
+)
 def table_3(findings: Findings, context: Context) -> None:
     """Table 3: the 5-layer CNN, and at size gpu ResNet-110 too."""
     small = context.size == "small"

@@ -24,7 +24,9 @@ DISTANCE = "distance of test variance from running variance"
 ROUNDS = 20
 
 
-@experiment("regcnn-dropout", "CNN with dropout after BN and WN", small=8, gpu=14, paper=130, needs=CIFAR)
+@experiment(
+    "regcnn-dropout", "CNN with dropout after BN and WN", small=4.5, seeds=(2, 3), gpu=14, paper=130, needs=CIFAR
+)
 def dropout(findings: Findings, context: Context) -> None:
     """Fig. 7."""
     (epochs, seeds), common = SIZES[context.size], lab(findings, context)
@@ -64,7 +66,15 @@ def enter_variances(findings: Findings, trained: Mapping[str, TrainedCase]) -> N
             findings.number(DISTANCE, name, value, seed=seed, unit="factor")
 
 
-@experiment("regcnn-dropout-rates", "CNN, the best dropout of BN and WN", small=4, gpu=14, paper=130, needs=CIFAR)
+@experiment(
+    "regcnn-dropout-rates",
+    "CNN, the best dropout of BN and WN",
+    small=5.6,
+    seeds=(2, 3),
+    gpu=14,
+    paper=130,
+    needs=CIFAR,
+)
 def dropout_rates(findings: Findings, context: Context) -> None:
     """Sec. 7: WN with a suitable dropout beside BN."""
     (epochs, seeds), common = SIZES[context.size], lab(findings, context)

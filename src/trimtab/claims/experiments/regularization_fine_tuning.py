@@ -27,7 +27,7 @@ SAMPLES = 512
 """On which the Hessian is measured."""
 
 
-@experiment("regcnn-fine-tuning", "CNN fine-tuned without BN's noise", small=2.5, gpu=4, paper=50, needs=CIFAR)
+@experiment("regcnn-fine-tuning", "CNN fine-tuned without BN's noise", small=1, gpu=4, paper=50, needs=CIFAR)
 def fine_tuning(findings: Findings, context: Context) -> None:
     """Train with BN; then go on by plain SGD at 0.001, with BN as it is and with BN folded into the weights."""
     (epochs, seeds), common = SIZES[context.size], lab(findings, context)

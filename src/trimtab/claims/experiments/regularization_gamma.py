@@ -22,7 +22,12 @@ TWO_BATCHES = {"small": (32, 128), "gpu": (64, 256), "paper": (64, 256)}
 
 
 @experiment(
-    "regcnn-batch-size", "CNN, BN in one layer at a time, over batch sizes", small=5, gpu=10, paper=120, needs=CIFAR
+    "regcnn-batch-size",
+    "CNN, BN in one layer at a time, over batch sizes",
+    small=3,
+    gpu=10,
+    paper=120,
+    needs=CIFAR,
 )
 def batch_size(findings: Findings, context: Context) -> None:
     """Fig. 5."""
@@ -95,7 +100,7 @@ def _finite(values: Sequence[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-@experiment("regcnn-gamma-decay", "CNN with an explicit decay of γ", small=3, gpu=8, paper=80, needs=CIFAR)
+@experiment("regcnn-gamma-decay", "CNN with an explicit decay of γ", small=2.2, gpu=8, paper=80, needs=CIFAR)
 def gamma_decay(findings: Findings, context: Context) -> None:
     """Sec. 5.1: ζγ² with BN at the large batch, with WN at the small one."""
     common, epochs = lab(findings, context), EPOCHS[context.size]

@@ -27,7 +27,8 @@ ENOUGH = 0.9
 @experiment(
     "regcnn-parts",
     "CNN with BN, its parts and WN",
-    small=2.5,
+    small=3.1,
+    seeds=(2, 3),
     gpu=12,
     paper=115,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

@@ -193,7 +193,7 @@ def linearized(findings: Findings, context: Context) -> None:
     findings.settings = {"zeta": ZETA_OF_32}
 
 
-@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=4.5)
+@experiment("reg-largest-rate", "The largest rate at which a student comes to its teacher", small=1.1)
 def largest_rate(findings: Findings, context: Context) -> None:
     """Secs. 1 and 3.3."""
     real_maxima(findings, 500, 4)

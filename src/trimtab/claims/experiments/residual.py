@@ -13,6 +13,8 @@ from trimtab.records import Evaluated
 METHODS = ("bn", "gn", "bnp", "bnp+gn")
 WITHOUT_BNP = ("bn", "gn", "bnp+gn")
 """The methods of Fig. 7."""
+WARMUP, EPOCH = 400, 390
+"""Steps of the paper's warm-up, and of an epoch of CIFAR-10, which is the warm-up with GN."""
 AFTER = 5
 """Epochs after the first decay at which the jump is measured."""
 
@@ -29,18 +31,21 @@ def decayed(
 ) -> None:
     """Train several methods, and enter what happens before the first decay of the rate and at it."""
     shared: dict[str, Any] = {"network": network, "data": data, "epochs": epochs, "milestones": milestones}
-    shared |= {"evaluate_every": 1}
+    shared |= {"evaluate_every": 1, "train_subset": 0}
     cases: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods}
     dataset = load(data, context.data_root)
     if data == "digits":
-        # Cropped or flipped, an 8×8 digit may be another one. The 400 steps of warm-up are an epoch of CIFAR-10.
+        # Cropped or flipped, an 8×8 digit may be another one.
         shared |= {"augment": False}
-        an_epoch = len(dataset.train) // 128
-        for name in ("bn", "bnp"):
-            if name in cases:
-                cases[name]["warmup"] = an_epoch
-        findings.notes.append(f"Without augmentation; the warm-up of 400 steps is {an_epoch}, which is an epoch too.")
-    if context.device.type == "cuda":
+        first = -(-WARMUP // (len(dataset.train) // 128))
+        milestones = tuple(first + epoch for epoch in milestones)
+        shared |= {"epochs": first + epochs, "milestones": milestones}
+        for name in cases.keys() & {"gn", "bnp+gn"}:
+            cases[name] |= {"warmup": EPOCH, "warmup_epochs": 0}
+        findings.notes.append(
+            f"Without augmentation; {first} epochs for the warm-up, which has as many steps as on CIFAR-10, come first."
+        )
+    elif context.device.type == "cuda":
         shared |= {"precision": "bf16", "compile": True}
     trained = train_cases(context, cases, shared, context.seeds(seeds))
     enter_runs(findings, trained, dataset.classes)
@@ -71,7 +76,7 @@ def around_decay(evaluated: Sequence[Evaluated], decay: int) -> tuple[float, flo
 @experiment(
     "resnet110",
     "ResNet-110 with a decaying learning rate",
-    small=15,
+    small=6.4,
     gpu=10,
     paper=220,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar10",)},

@@ -28,7 +28,7 @@ def cases_at(network: str, size: int) -> dict[str, dict[str, Any]]:
     return cases
 
 
-@with_both_inputs("variants", "Variants of BNP and of BN", small=16, gpu=20, needs=("cifar10",))
+@with_both_inputs("variants", "Variants of BNP and of BN", small=20, second_pass=True, gpu=20, needs=("cifar10",))
 def compared(findings: Findings, context: Context, normalize: str) -> None:
     """Train all variants at four batch sizes."""
     small = context.size == "small"

@@ -14,7 +14,9 @@ from trimtab.records import History
 FAR = (8.0, 16.0, 32.0)
 
 
-@experiment("vgg", "VGG-like network, probed along the way", small=22, gpu=25, paper=25, needs=("cifar10",))
+@experiment(
+    "vgg", "VGG-like network, probed along the way", small=10, seeds=(2, 3), gpu=25, paper=25, needs=("cifar10",)
+)
 def vgg(findings: Findings, context: Context) -> None:
     """Without normalization, with BatchNorm, and with noise after BatchNorm."""
     every = 40 if context.size == "small" else 100
@@ -121,7 +123,9 @@ def _no_higher_at_equal_loss(run: History, vanilla: History) -> float:
     return measures.share_of_layers(lambda above: above <= 0.1, measures.cosines_above(run, vanilla))
 
 
-@experiment("vgg-far", "The same, looked at 8, 16 and 32 steps ahead", small=3, gpu=20, needs=("cifar10",))
+@experiment(
+    "vgg-far", "The same, looked at 8, 16 and 32 steps ahead", small=1.7, seeds=(2, 3), gpu=20, needs=("cifar10",)
+)
 def far(findings: Findings, context: Context) -> None:
     """Fig. 4, at larger distances."""
     every = 40 if context.size == "small" else 100
@@ -131,7 +135,7 @@ def far(findings: Findings, context: Context) -> None:
     enter.enter_band(findings, runs)
 
 
-@experiment("vgg-flat", "Curvature at the end of training", small=3, gpu=15, needs=("cifar10",))
+@experiment("vgg-flat", "Curvature at the end of training", small=1.5, seeds=(2, 3), gpu=15, needs=("cifar10",))
 def flat(findings: Findings, context: Context) -> None:
     """Sec. 6: the largest eigenvalue of the Hessian before the last step, on its batch and in training mode."""
     last = STEPS[context.size] - 1
@@ -144,7 +148,7 @@ def flat(findings: Findings, context: Context) -> None:
             findings.number("final loss", case, measures.final_training_loss(run), seed=seed, unit="loss")
 
 
-@experiment("vgg-noise", "Noise without BatchNorm", small=2, gpu=10, needs=("cifar10",))
+@experiment("vgg-noise", "Noise without BatchNorm", small=4.3, seeds=(2, 3), gpu=10, needs=("cifar10",))
 def noise(findings: Findings, context: Context) -> None:
     """Sec. 2.1: the noise of Algorithm 1 after each convolution of the standard network."""
     shared = setup(findings, context)
@@ -154,7 +158,12 @@ def noise(findings: Findings, context: Context) -> None:
 
 
 @experiment(
-    "vgg-augmented", "The same with augmentation, several times as long", small=7, gpu=30, paper=60, needs=("cifar10",)
+    "vgg-augmented",
+    "The same with augmentation, several times as long",
+    small=2.9,
+    gpu=30,
+    paper=60,
+    needs=("cifar10",),
 )
 def augmented(findings: Findings, context: Context) -> None:
     """App. A.1: as long as the training loss falls."""
@@ -170,7 +179,7 @@ def augmented(findings: Findings, context: Context) -> None:
 @experiment(
     "other-networks",
     "The landscape of cnn5 and VGG16",
-    small=6,
+    small=1.3,
     gpu=25,
     paper=45,
     needs=("cifar10",),

@@ -74,14 +74,16 @@ def _block(block: JudgedBlock, figures: Sequence[PaperFigure]) -> list[str]:
 
 
 def _claim(row: Judged) -> list[str]:
-    """A claim with its numbers and the likely reason, as an entry of a list."""
+    """A claim with its numbers, what is to be said of its criterion, and the likely reason, as an entry of a list."""
     claim, best = row.claim, row.best
     told = [place_of(claim), f"`{claim.id}`", *([] if row.not_run else [best.size]), *best.flags]
     told += [f"at size {other.size}: {other.state}" for other in row.others]
     if best.corrected_state:
         told.append(f"corrected form: {best.corrected_state}")
     entry = f"- {_text(claim.statement)} ({_text('; '.join(told))})"
-    below = [*numbers_of(row), *([f"Likely reason: {claim.why}"] if claim.why else [])]
+    below = list(numbers_of(row))
+    below += [f"On the criterion: {claim.disagrees}"] if claim.disagrees else []
+    below += [f"Likely reason: {claim.why}"] if claim.why else []
     return [entry, *(f"  - {_text(line)}" for line in below)]
 
 

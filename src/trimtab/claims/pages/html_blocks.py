@@ -103,7 +103,7 @@ def _facts(claim: Claim) -> Markup:
     if claim.why:
         facts.append(("why", with_code(claim.why)))
     if claim.disagrees:
-        facts.append(("criterion", with_code(claim.disagrees)))
+        facts.append(("on the criterion", with_code(claim.disagrees)))
     return element("dl", *(Markup(element("dt", name) + element("dd", value)) for name, value in facts))
 
 

@@ -121,6 +121,8 @@ def _bold(verdict: Verdict) -> str:
 def _numbers(row: Judged) -> str:
     """The parts with their numbers; of what was not run the reason."""
     lines = [escaped(line) for line in numbers_of(row)]
+    if row.claim.disagrees:
+        lines.append(f"On the criterion: {escaped(row.claim.disagrees)}")
     if row.claim.why:
         lines.append(f"Why: {escaped(row.claim.why)}")
     return "<br>".join(lines)
