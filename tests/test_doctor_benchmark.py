@@ -314,10 +314,14 @@ def test_suggest_lr_is_compared_with_a_sweep(
     assert out.read_text(encoding="utf-8") == lines
 
 
-@pytest.mark.parametrize(("settings", "first_seed"), [("first", "40"), ("second", "70")])
+@pytest.mark.parametrize(
+    ("settings", "first_seed", "in_full"),
+    [("first", "40", False), ("second", "70", True), ("second", "74", False), ("third", "80", True)],
+)
 def test_the_document_has_what_was_found(
     settings: str,
     first_seed: str,
+    in_full: bool,
     benchmark: Modules,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -325,10 +329,19 @@ def test_the_document_has_what_was_found(
     words = ["suggest_lr.py", "--table", "--settings", settings, "--first-seed", first_seed]
     monkeypatch.setattr(sys, "argv", words)
     importlib.import_module("suggest_lr").main()
-    told = [
+    *table, suggested, finder = [
         line for line in capsys.readouterr().out.splitlines() if line.startswith(("|", "suggest_lr:", "lr-finder:"))
     ]
     document = (BENCHMARKS.parent / "docs" / "bnp.md").read_text(encoding="utf-8")
-    assert len(told) == 2 + 8 + 2
-    assert told[-2] in document and told[-1] in document
-    assert settings == "first" or all(line in document for line in told)
+    good, mean, worst = re.search(
+        r"in (\d+ of \d+); .* by (\S+ %) in the mean, .*, (\S+ %) at worst", suggested
+    ).groups()  # type: ignore[union-attr]
+    (row,) = [line for line in document.splitlines() if line.startswith(f"| {settings}, {first_seed}")]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert (cells[3], cells[5], cells[7]) == (good, mean, worst)
+    if in_full:
+        assert len(table) == 2 + int(good.split()[-1])
+        assert all(line in document for line in table)
+    if settings == "second" and in_full:
+        by_finder = re.search(r"in (\d+) of", finder)[1]  # type: ignore[index]
+        assert f"It is good in {good} (the goal), lr-finder in {by_finder}." in document
