@@ -2,10 +2,10 @@
 
 ResNet-18 on random images of 3 × 16 × 16 in batches of 32, and a transformer of two layers on random sequences of 64
 tokens in batches of 16, with SGD. A look and a tried step are rare, so each is measured where it is frequent and spread
-by calculation over the steps between two of them: blocks of plain steps, blocks in which each step is looked at, and
-blocks in which every second step is also tried alternate in one process. A block of 32 steps has what level standard
-does in 1024 steps: 16 trials, the noise of two of them, one spectrum. Printed is the median over rounds, and their
-range.
+by calculation over the steps between two of them: blocks of plain steps, blocks in which each step is looked at (every
+eighth of them with activations, as in a long training), and blocks in which every second step is also tried, with the
+way since an earlier one, alternate in one process. The probes of level standard are called by themselves. Printed is
+the median over rounds, and their range.
 
 Beside it, for ResNet-18, where the package cockpit-for-pytorch is there: its economy tier, in every step as its default
 is, and spread over the steps between two trials of level standard. It knows no gradients of single samples in LayerNorm
@@ -27,11 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from trimtab import Doctor
-from trimtab.doctor.schedule import LOOK_EVERY, SPECTRUM_EVERY, TRY_EVERY
+from trimtab.doctor import doctor as doctor_module
+from trimtab.doctor.probing import probe_model
+from trimtab.doctor.schedule import LOOK_EVERY, PROBES, TRY_EVERY, Schedule
 from trimtab.networks import build
 from trimtab.records import machine
 
-STEPS = 2 * SPECTRUM_EVERY
+STEPS = 32
 COCKPIT_STEPS = 2
 VOCABULARY = 1000
 
@@ -68,7 +70,10 @@ def cases(device: str) -> dict[str, tuple[nn.Module, Callable[[], tuple[Tensor, 
 
 
 def block(model: nn.Module, make: Callable[[], Any], level: Any, clock: Callable[[], float]) -> float:
-    """The time of some steps, each looked at, and at level standard every second one tried; without a level plain."""
+    """The time of some steps, each looked at, and at level standard every second one tried; without a level plain.
+
+    No probe is called.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches = [make() for _ in range(STEPS + 1)]
     doctor = None if level is None else Doctor(model, optimizer, loss_fn, level=level, every=2)
@@ -86,6 +91,19 @@ def block(model: nn.Module, make: Callable[[], Any], level: Any, clock: Callable
     if doctor is not None:
         assert not doctor.record.problems, doctor.record.problems
         doctor.close()
+    return taken
+
+
+def probes(model: nn.Module, make: Callable[[], Any], clock: Callable[[], float]) -> float:
+    """The time of the probes of level standard in as many steps as there are between two trials."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    taken = 0.0
+    for name, (_, every) in PROBES.items():
+        batch = make()
+        start = _now(model, clock)
+        found = probe_model(name, model, optimizer, loss_fn, batch, "standard")
+        taken += (_now(model, clock) - start) / every
+        assert found.problem is None, found.problem
     return taken
 
 
@@ -145,15 +163,19 @@ def main() -> None:
         torch.set_num_threads(1)
     clock = time.process_time if told.busy else time.perf_counter
     torch.manual_seed(0)
+    doctor_module.WAY = 2  # blocks are short
+    Schedule.probes = lambda self, trials: ()  # they are measured by themselves
     for case, (model, make) in cases(told.device).items():
         block(model, make, "standard", clock)  # so that all is loaded and allocated
+        probes(model, make, clock)
         beside = case == "ResNet-18" and has_cockpit()
         light, standard, other = [], [], []
         for _ in range(told.rounds):
             plain, looked, tried = (block(model, make, level, clock) for level in (None, "light", "standard"))
             look = (looked - plain) / STEPS
             light.append(1 + look * STEPS / plain / LOOK_EVERY)
-            standard.append(light[-1] + (tried - looked) / (plain / STEPS * SPECTRUM_EVERY * TRY_EVERY))
+            trial = (tried - looked) / (STEPS / 2) + probes(model, make, clock)
+            standard.append(light[-1] + trial * STEPS / plain / TRY_EVERY)
             if beside:
                 with warnings.catch_warnings():  # of gradients of samples that BatchNorm mixes
                     warnings.simplefilter("ignore")

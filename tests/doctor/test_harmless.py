@@ -138,10 +138,10 @@ def test_a_probe_that_fails_is_a_note() -> None:
 
 
 def test_a_look_at_activations_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(x: Tensor) -> Tensor:
-        raise RuntimeError("no spread today")
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no signal today")
 
-    monkeypatch.setattr("trimtab.doctor.watch.spread_of", fail)
+    monkeypatch.setattr("trimtab.doctor.watch.signal_of", fail)
     images, labels = digits()
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,7 +153,7 @@ def test_a_look_at_activations_that_fails_is_a_note(monkeypatch: pytest.MonkeyPa
         doctor.step((images[:8], labels[:8]), loss)
         optimizer.step()
     (problem,) = doctor.record.problems
-    assert (problem.what, problem.sentence) == ("activations", "1: RuntimeError: no spread today")
+    assert (problem.what, problem.sentence) == ("activations", "1: RuntimeError: no signal today")
 
 
 def test_copies_of_a_model_that_is_looked_at_are_not_looked_at() -> None:
@@ -163,7 +163,7 @@ def test_copies_of_a_model_that_is_looked_at_are_not_looked_at() -> None:
     images, labels = digits()
     twin = copy.deepcopy(model)
     cross_entropy(twin, (images[:8].flatten(1), labels[:8])).backward()
-    assert not doctor._watch._seen
+    assert not doctor._watch._signals
 
 
 def test_a_validation_loader_keeps_the_state_of_its_own_generator() -> None:

@@ -238,7 +238,7 @@ class Doctor:
 
     def _flush(self) -> None:
         if self._losses:
-            self.record.losses += torch.stack([loss.double() for loss in self._losses]).tolist()
+            self.record.losses += torch.stack(self._losses).tolist()
             self._losses.clear()
 
     def _attempt(self, what: str, do: Any) -> bool:

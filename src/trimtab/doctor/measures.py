@@ -1,34 +1,143 @@
-"""Numbers that a look takes from tensors."""
+"""What a look takes from tensors.
+
+On a GPU each operation is a launch, whatever it computes, and so is each transfer. So a look takes from a large tensor
+a few numbers for each output or channel, brings those of all layers to the host together, and does the rest there.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trimtab import _torch
+from trimtab.bnp.algorithm.moments import at_least_float32, compute_dtype
 from trimtab.bnp.layers import layer_type
+from trimtab.doctor.record import InputLook
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Key = TypeVar("Key", bound=Hashable)
 
 
-def unlike_sizes(layer: nn.Module, x: Tensor) -> Tensor:
-    """How unlike the sizes of the features or channels are."""
-    wide = x.detach().float()
-    sizes = wide.square().mean(_all_but_channel(layer, wide)).sqrt()
-    quarters = torch.nanquantile(torch.where(sizes > 0, sizes, math.nan), torch.tensor([0.25, 0.75], device=x.device))
-    return quarters[1] / quarters[0]
+class Packed(Generic[Key]):
+    """Copies of tensors as they are now, those of one type and device in one piece of memory."""
+
+    def __init__(self, tensors: Mapping[Key, Tensor]) -> None:
+        groups: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
+        for key, tensor in tensors.items():
+            groups.setdefault((tensor.dtype, tensor.device), {})[key] = tensor.detach().reshape(-1)
+        self._packed = [
+            (list(group), [len(values) for values in group.values()], torch.cat(list(group.values())))
+            for group in groups.values()
+        ]
+
+    def arrays(self) -> dict[Key, Array]:
+        """All of them on the host, flat and in float64; one transfer for each piece."""
+        found: dict[Key, Array] = {}
+        for keys, sizes, values in self._packed:
+            parts = values.cpu().double().split(sizes)
+            found.update({key: part.numpy() for key, part in zip(keys, parts, strict=True)})
+        return found
 
 
-def input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
-    """The numbers of an `InputLook`."""
-    wide = x.detach().float()
-    others = _all_but_channel(layer, wide)
-    variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
-    deviation = variance.sqrt()
-    varying = torch.where(deviation > 0, deviation, math.nan)
-    ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
-    offset = mean.square().mean().sqrt() / variance.mean().sqrt()
-    return torch.stack([root_mean_square(wide), offset, ends[0], ends[1]])
+@dataclass(frozen=True)
+class Signal:
+    """The input and the output of a layer in one call.
+
+    Attributes:
+        sizes: The norm of each feature or channel of the input.
+        entries: How many numbers the input has.
+        output: The norm of the output.
+        outputs: How many numbers the output has.
+        variances: The variance over samples of each entry of the input, and of the output; None for a single sample.
+        channels: Variance and mean of each feature or channel, if the input is one of the network; None in it.
+    """
+
+    sizes: Tensor
+    entries: int
+    output: Tensor
+    outputs: int
+    variances: tuple[Tensor, Tensor] | None
+    channels: tuple[Tensor, Tensor] | None
+
+
+def signal_of(layer: nn.Module, x: Tensor, output: Tensor) -> Signal:
+    """Look at a call of a layer."""
+    inner = x.requires_grad
+    x, output = at_least_float32(x.detach()), at_least_float32(output.detach())
+    others = _all_but_channel(layer, x)
+    channels = None
+    if not inner:
+        channels = torch.var_mean(x, others, correction=0) if others else (torch.zeros_like(x), x)
+    return Signal(
+        sizes=torch.linalg.vector_norm(x, dim=others) if others else x.abs(),
+        entries=x.numel(),
+        output=torch.linalg.vector_norm(output),
+        outputs=max(output.numel(), 1),
+        variances=(x.var(0, correction=0), output.var(0, correction=0)) if len(x) > 1 and len(output) > 1 else None,
+        channels=channels,
+    )
+
+
+def tensors_of(signals: Mapping[str, Signal]) -> dict[tuple[str, str], Tensor]:
+    """What is brought to the host of the signals of layers, by what it is and the layer's name."""
+    found = {("sizes", name): signal.sizes for name, signal in signals.items()}
+    found.update({("output", name): signal.output for name, signal in signals.items()})
+    variances = {
+        (f"{what} variance", name): signal.variances[i]
+        for name, signal in signals.items()
+        if signal.variances is not None
+        for i, what in enumerate(("input", "output"))
+    }
+    found.update(norms_of(variances, 1))
+    for name, signal in signals.items():
+        if signal.channels is not None:
+            found["variances", name], found["means", name] = signal.channels
+    return found
+
+
+def activations(name: str, signal: Signal, arrays: Mapping[tuple[str, str], Array]) -> dict[str, float]:
+    """The fields of a `LayerLook` that tell of activations."""
+    sizes = arrays["sizes", name]
+    found = {
+        "input_rms": math.sqrt(np.square(sizes).sum() / signal.entries),
+        "output_rms": arrays["output", name].item() / math.sqrt(signal.outputs),
+    }
+    if signal.variances is not None:
+        for i, what in enumerate(("input", "output")):
+            entries = max(signal.variances[i].numel(), 1)
+            found[f"{what}_spread"] = math.sqrt(arrays[f"{what} variance", name].item() / entries)
+    if signal.channels is None:
+        lower, upper = _ends(sizes, 0.25, 0.75)
+        found["columns"] = upper / lower
+    return found
+
+
+def input_look(name: str, signal: Signal, arrays: Mapping[tuple[str, str], Array]) -> InputLook:
+    """The look at an input of the network."""
+    variances, means = arrays["variances", name], arrays["means", name]
+    smallest, largest = _ends(np.sqrt(variances), 0.1, 0.9)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        offset = float(np.sqrt(np.square(means).mean() / variances.mean()))
+    return InputLook(
+        layer=name,
+        rms=math.sqrt(np.square(arrays["sizes", name]).sum() / signal.entries),
+        offset=offset,
+        smallest=smallest,
+        largest=largest,
+    )
+
+
+def _ends(values: Array, lower: float, upper: float) -> tuple[float, float]:
+    """Two quantiles of those that are positive; NaN if none is."""
+    positive = values[values > 0]
+    if not len(positive):
+        return math.nan, math.nan
+    low, high = np.quantile(positive, [lower, upper]).tolist()
+    return low, high
 
 
 def _all_but_channel(layer: nn.Module, x: Tensor) -> list[int]:
@@ -37,92 +146,57 @@ def _all_but_channel(layer: nn.Module, x: Tensor) -> list[int]:
     return [dim for dim in range(x.ndim) if dim != channel]
 
 
-def root_mean_square(x: Tensor) -> Tensor:
-    """The root of the mean square of all entries."""
-    return norm_of(x) / math.sqrt(max(x.numel(), 1))
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def spread_of(x: Tensor) -> Tensor:
-    """The root of the mean variance over samples; NaN for a single one."""
-    x = x.detach()
-    if len(x) < 2:
-        return torch.full((), math.nan, device=x.device)
-    return (x.float() if x.dtype.itemsize < 4 else x).var(0, correction=0).mean().sqrt().float()
+def running_tensors(norms: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
+    """The running statistics of layers, and how many batches they have seen, by what they are and the layer's name."""
+    return {(what, name): getattr(norm, what) for name, norm in norms.items() for what in RUNNING}
 
 
-def norm_of(x: Tensor) -> Tensor:
-    """The Euclidean norm, computed in float32 at least."""
-    x = x.detach()
-    norm: Tensor = torch.linalg.vector_norm(x.float() if x.dtype.itemsize < 4 else x)
-    return norm.float()
-
-
-def batch_beside_running(norms: Mapping[str, Any], before: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
-    """What the running statistics say of the batch that has moved them, which needs no second look at it.
+def batch_beside_running(
+    name: str, norm: Any, before: Mapping[tuple[str, str], Array], after: Mapping[tuple[str, str], Array]
+) -> tuple[float, float]:
+    """What the running statistics of a layer say of the batch that has moved them, which needs no second look at it.
 
     Args:
-        norms: Layers with running statistics, by name.
-        before: Their `running_tensors` before the batch.
+        name: The layer's.
+        norm: The layer.
+        before: Its `running_tensors` before the batch.
+        after: And after it.
 
     Returns:
-        For each layer the mean over channels of how far the batch's mean is from the running one, squared, in
-        variances, and the median of the batch's variance over the running one; NaN if it was not one batch.
+        The mean over channels of how far the batch's mean is from the running one, squared, in variances, and the
+        median of the batch's variance over the running one; NaN if it was not one batch.
     """
-    norms = {name: norm for name, norm in norms.items() if name in before}
-    if not norms:
-        return {}
-    mean, variance, count = (torch.cat([before[name][i].flatten() for name in norms]) for i in range(3))
-    new_mean, new_variance, new_count = (
-        torch.cat([running_tensors(norm)[i].flatten() for norm in norms.values()]) for i in range(3)
+    (mean, variance, count), (new_mean, new_variance, new_count) = (
+        [arrays[what, name] for what in RUNNING] for arrays in (before, after)
     )
-    sizes = [norm.running_mean.numel() for norm in norms.values()]
-    share, eps = _spread_out([[norm.momentum, norm.eps] for norm in norms.values()], sizes, mean)
-    batch_mean = (new_mean - (1 - share) * mean) / share
-    batch_variance = (new_variance - (1 - share) * variance) / share
-    shift = (batch_mean - mean).square() / (variance + eps)
-    ratio = batch_variance / (variance + eps)
-    found = torch.stack(
-        [
-            torch.stack([of_shift.mean(), of_ratio.median()])
-            for of_shift, of_ratio in zip(shift.split(sizes), ratio.split(sizes), strict=True)
-        ]
-    )
-    once = (new_count - count) == 1
-    return dict(zip(norms, torch.where(once[:, None], found.float(), math.nan), strict=True))
+    if new_count.item() - count.item() != 1:
+        return math.nan, math.nan
+    share, scale = norm.momentum, variance + norm.eps
+    shift = np.square((new_mean - mean) / share) / scale
+    ratio = (variance + (new_variance - variance) / share) / scale
+    middle = math.nan if np.isnan(ratio).any() else float(np.sort(ratio)[(len(ratio) - 1) // 2])
+    return float(shift.mean()), middle
 
 
-def running_tensors(norm: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The running mean and variance of a layer, and how many batches they have seen."""
-    return norm.running_mean, norm.running_var, norm.num_batches_tracked
+def gradients_of_outputs(layers: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
+    """For each output of layers how many of its weights have a gradient that is not 0, and the gradient of its bias."""
+    found: dict[tuple[str, str], Tensor] = {}
+    for name, layer in layers.items():
+        kind, bias = layer_type(layer), _torch.parameters_of(layer).get("bias")
+        assert kind is not None
+        rows = kind.view(layer, layer.weight.grad)
+        counts = torch.linalg.vector_norm(rows, ord=0, dim=(2, 3), dtype=compute_dtype(rows))
+        found["weights", name] = counts
+        if bias is not None and bias.grad is not None and bias.grad.numel() == counts.numel():
+            found["bias", name] = bias.grad
+    return found
 
 
-def _spread_out(numbers: list[list[float]], sizes: list[int], like: Tensor) -> Tensor:
-    """Numbers of each layer, repeated for each of its channels; a row for each number."""
-    repeated = torch.tensor(numbers).repeat_interleave(torch.tensor(sizes), 0)
-    return repeated.T.to(like.device, like.dtype, non_blocking=True)
-
-
-def silent_rows(layer: Any) -> tuple[Tensor, Tensor]:
-    """Which outputs have a gradient of exactly 0, for their weights and bias; the number of zeros of the weight's."""
-    kind, bias = layer_type(layer), _torch.parameters_of(layer).get("bias")
-    assert kind is not None
-    zero = layer.weight.grad == 0
-    silent = kind.view(layer, zero).flatten(2).all(2).flatten()
-    if bias is not None and bias.grad is not None and bias.grad.numel() == silent.numel():
-        silent = silent & (bias.grad.flatten() == 0)
-    return silent, zero.sum()
-
-
-def norms_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The norm of each tensor, by name."""
+def norms_of(tensors: Mapping[Key, Tensor], order: float = 2) -> dict[Key, Tensor]:
+    """The norm of each tensor, by its key."""
     if not tensors:
         return {}
-    return dict(zip(tensors, _torch.norms([tensor.detach() for tensor in tensors.values()]), strict=True))
-
-
-def numbers_of(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """All of them with one question to the device; a single number is a list of one."""
-    if not tensors:
-        return {}
-    rows = torch.stack([tensor.reshape(-1) for tensor in tensors.values()]).tolist()
-    return dict(zip(tensors, rows, strict=True))
+    return dict(zip(tensors, _torch.norms([tensor.detach() for tensor in tensors.values()], order), strict=True))

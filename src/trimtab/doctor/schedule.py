@@ -15,9 +15,9 @@ WAY = 48
 """A way between two trials has at least so many steps; a shorter one has more of the noise of its batches in it."""
 HOOKS_EVERY = 256
 """Activations cost more than the rest of a look, and are judged at the beginning."""
-NOISE_EVERY = 8
-SPECTRUM_EVERY = 16
-"""In trials: probes that cost several steps are not due at each."""
+PROBES = {"noise": (7, 32), "spectrum": (15, 128)}
+"""The first trial, counted from 0, at which a probe is called, and how many there are from one call to the next. These
+cost as much as many steps, and what they tell changes slowly."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,5 @@ class Schedule:
         if self.level == "full":
             return "landscape", "spectrum", "noise", "conditioning", "activations"
         if self.level == "standard":
-            noise = ("noise",) if trials % NOISE_EVERY == NOISE_EVERY - 1 else ()
-            return (*noise, "spectrum") if trials % SPECTRUM_EVERY == SPECTRUM_EVERY - 1 else noise
+            return tuple(name for name, (first, every) in PROBES.items() if trials % every == first)
         return ()

@@ -111,7 +111,8 @@ def _completed(way: Point, here: Point) -> dict[str, Tensor]:
 
 def _along(surface: Surface, way: Point, multiples: Iterable[float]) -> list[float]:
     """The loss after multiples of a way that has been gone."""
-    return [float(loss) for loss in surface.walk(way, [s - 1.0 for s in multiples], _value, graph=False)]
+    losses = surface.walk(way, [s - 1.0 for s in multiples], _value, graph=False)
+    return torch.stack(losses).tolist()
 
 
 def _value(loss: Tensor, leaves: dict[str, Tensor]) -> Tensor:
@@ -148,7 +149,8 @@ def _rescaled(before: Point, layer: str, factor: float) -> dict[str, Tensor]:
 def _dot(a: Point, b: Point) -> float:
     # Not in half precision, where a gradient times a small step is 0.
     ours, theirs = ([at_least_float32(point[name]) for name in a] for point in (a, b))
-    return float(torch.stack([each.sum(dtype=torch.float64) for each in _torch.multiply_all(ours, theirs)]).sum())
+    products = torch.cat([each.reshape(-1) for each in _torch.multiply_all(ours, theirs)])
+    return float(products.sum(dtype=torch.float64))
 
 
 def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:

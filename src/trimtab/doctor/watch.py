@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,17 +21,19 @@ from trimtab import _torch
 from trimtab.bnp.layers import layer_type
 from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
 from trimtab.doctor.measures import (
+    Array,
+    Packed,
+    Signal,
+    activations,
     batch_beside_running,
-    input_numbers,
+    gradients_of_outputs,
+    input_look,
     norms_of,
-    numbers_of,
-    root_mean_square,
     running_tensors,
-    silent_rows,
-    spread_of,
-    unlike_sizes,
+    signal_of,
+    tensors_of,
 )
-from trimtab.doctor.record import InputLook, LayerLook, Look, NormLook
+from trimtab.doctor.record import LayerLook, Look, NormLook
 
 DEAD_LOOKS = 4
 """In so many looks running an output is without any gradient before it counts as dead: fewer would count those that
@@ -45,14 +48,13 @@ class Taken:
         step: Counted from 0.
         lr: The largest learning rate.
         before: The parameters before the step, copies.
-        gradients: The norm of each parameter's gradient.
-        weights: The norm of each layer's weight.
-        silence: For each layer how many outputs are dead, and how many entries of the gradient are zero.
-        rows: How many outputs each layer has, and how many entries its weight has.
+        numbers: What was brought together to be brought to the host, by what it is and the name of a parameter or
+            layer.
+        running: The running statistics before the forward.
+        entries: How many numbers each layer's weight has.
         rates: The learning rate of each layer's weight.
-        seen: What the hooks have seen: for each layer the root mean squares of input and output.
-        inputs: What they have seen of the network's inputs.
-        norms: For each layer with running statistics, shift and ratio.
+        signals: What the hooks have seen of each layer.
+        norms: The layers with running statistics.
         values: How many values of a channel its statistics were of.
         half: Whether something was in half precision.
     """
@@ -60,14 +62,12 @@ class Taken:
     step: int
     lr: float
     before: dict[str, Tensor]
-    gradients: dict[str, Tensor]
-    weights: dict[str, Tensor]
-    silence: dict[str, Tensor]
-    rows: dict[str, tuple[int, int]]
+    numbers: Packed[tuple[str, str]]
+    running: Packed[tuple[str, str]]
+    entries: dict[str, int]
     rates: dict[str, float]
-    seen: dict[str, Tensor]
-    inputs: dict[str, Tensor]
-    norms: dict[str, Tensor]
+    signals: dict[str, Signal]
+    norms: dict[str, Any]
     values: dict[str, float]
     half: bool
 
@@ -89,26 +89,24 @@ class Watch:
         self._handles: list[RemovableHandle] = []
         self._pause = Pause()
         can_be_paused(model.modules(), self._pause)  # probes run the model in between
-        self._seen: dict[str, Tensor] = {}
-        self._inputs: dict[str, Tensor] = {}
+        self._signals: dict[str, Signal] = {}
         self._values: dict[str, float] = {}
         self._half = False
         self.failures: dict[str, str] = {}
-        self._statistics: dict[str, list[Tensor]] = {}
-        self._silent: deque[Tensor] = deque(maxlen=DEAD_LOOKS)  # the outputs of all layers, one after the other
-        self._silent_of: dict[str, tuple[int, int]] = {}
+        self._norms: dict[str, Any] = {}
+        self._running = Packed[tuple[str, str]]({})
+        self._silent: deque[dict[str, Any]] = deque(maxlen=DEAD_LOOKS)  # which outputs of each layer had no gradient
 
     def arm(self, *, hooks: bool = True) -> None:
         """Look at the forward that comes next, with hooks or without, which sees no activations."""
         self.disarm()
-        norms = dict(running_norms(self._model))
-        copies = _torch.clone_all([tensor for norm in norms.values() for tensor in running_tensors(norm)])
-        self._statistics = {name: copies[3 * number : 3 * number + 3] for number, name in enumerate(norms)}
+        self._norms = dict(running_norms(self._model))
+        self._running = Packed(running_tensors(self._norms))
         if self._hooked and hooks:
             for name, layer in weighted_layers(self._model).items():
                 hook = ModuleHook(partial(self._call, self._see, name), self._pause)
                 self._handles.append(layer.register_forward_hook(hook))
-            for name, norm in running_norms(self._model):
+            for name, norm in self._norms.items():
                 hook = ModuleHook(partial(self._call, self._count, name), self._pause)
                 self._handles.append(norm.register_forward_hook(hook))
 
@@ -117,33 +115,38 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         self._handles, self._half = [], False
-        self._seen, self._inputs, self._values, self._statistics = {}, {}, {}, {}
+        self._signals, self._values, self._norms = {}, {}, {}
 
     @torch.no_grad()
     def look(self, step: int) -> Taken:
         """Look at the gradients, before the optimizer uses them."""
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
-        gradients = {name: p.grad for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse}
         layers: dict[str, Any] = {
             name: layer
             for name, layer in weighted_layers(self._model).items()
             if layer.weight.grad is not None and not layer.weight.grad.is_sparse
         }
-        silence, rows = self._silence(layers)
+        gradients = {name: p.grad for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse}
+        norms = norms_of(
+            {
+                **{("gradient", name): grad for name, grad in gradients.items()},
+                **{("weight", name): layer.weight for name, layer in layers.items()},
+            }
+        )
         taken = Taken(
             step=step,
             lr=largest_rate(self._optimizer),
             before=dict(zip(mine, _torch.clone_all(list(mine.values())), strict=True)),
-            gradients=norms_of(gradients),
-            weights=norms_of({name: layer.weight for name, layer in layers.items()}),
-            silence=silence,
-            rows=rows,
+            numbers=Packed(
+                {**norms, **gradients_of_outputs(layers), **tensors_of(self._signals), **running_tensors(self._norms)}
+            ),
+            running=self._running,
+            entries={name: layer.weight.numel() for name, layer in layers.items()},
             rates=self._rates(),
-            seen=dict(self._seen),
-            inputs=dict(self._inputs),
-            norms=batch_beside_running(dict(running_norms(self._model)), self._statistics),
-            values=dict(self._values),
+            signals=self._signals,
+            norms=self._norms,
+            values=self._values,
             half=self._half or any(p.dtype.itemsize < 4 for p in mine.values()),
         )
         self.disarm()
@@ -155,42 +158,40 @@ class Watch:
         now = {name: p for name, p in self._model.named_parameters() if name in taken.before}
         before = [taken.before[name] for name in now]
         moved = dict(zip(now, _torch.subtract_all(list(now.values()), before), strict=True))
-        gradients, weights, silence = numbers_of(taken.gradients), numbers_of(taken.weights), numbers_of(taken.silence)
-        steps, seen = numbers_of(norms_of(moved)), numbers_of(taken.seen)
+        steps, numbers = Packed(norms_of(moved)).arrays(), taken.numbers.arrays()
+        silent = {name: _silent(name, numbers) for name in taken.entries}
+        dead = self._dead(silent)
         looks = []
-        for name, (dead, zeros) in silence.items():
-            rows, entries = taken.rows[name]
+        for name, entries in taken.entries.items():
             own = f"{name}.weight" if name else "weight"
-            rms = seen.get(name, [math.nan] * 5)
             looks.append(
                 LayerLook(
                     layer=name,
-                    weight=weights[name][0],
-                    gradient=gradients.get(own, [math.nan])[0],
-                    update=steps.get(own, [math.nan])[0],
-                    rows=rows,
-                    dead=dead / max(rows, 1),
-                    zeros=zeros / max(entries, 1),
-                    input_rms=rms[0],
-                    output_rms=rms[1],
-                    input_spread=rms[2],
-                    output_spread=rms[3],
-                    columns=rms[4],
+                    weight=numbers["weight", name].item(),
+                    gradient=numbers["gradient", own].item() if ("gradient", own) in numbers else math.nan,
+                    update=steps[own].item() if own in steps else math.nan,
+                    rows=len(silent[name]),
+                    dead=dead[name] / max(len(silent[name]), 1),
+                    zeros=1 - numbers["weights", name].sum().item() / max(entries, 1),
                     lr=taken.rates.get(name, math.nan),
+                    **(activations(name, taken.signals[name], numbers) if name in taken.signals else {}),
                 )
             )
+        running = taken.running.arrays()
+        norms = []
+        for name, norm in taken.norms.items():
+            shift, ratio = batch_beside_running(name, norm, running, numbers)
+            norms.append(NormLook(layer=name, shift=shift, ratio=ratio, values=taken.values.get(name, math.nan)))
         look = Look(
             step=taken.step,
             lr=taken.lr,
-            gradient=math.hypot(*(each[0] for each in gradients.values())),
+            gradient=math.hypot(*(value.item() for (what, _), value in numbers.items() if what == "gradient")),
             layers=tuple(looks),
-            norms=tuple(
-                NormLook(layer=name, shift=a, ratio=b, values=taken.values.get(name, math.nan))
-                for name, (a, b) in numbers_of(taken.norms).items()
-            ),
+            norms=tuple(norms),
             inputs=tuple(
-                InputLook(layer=name, rms=a, offset=b, smallest=c, largest=d)
-                for name, (a, b, c, d) in numbers_of(taken.inputs).items()
+                input_look(name, signal, numbers)
+                for name, signal in taken.signals.items()
+                if signal.channels is not None
             ),
             half=taken.half,
         )
@@ -211,12 +212,7 @@ class Watch:
             return
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
-            unlike = unlike_sizes(layer, x) if x.requires_grad else torch.full((), math.nan, device=x.device)
-            self._seen[name] = torch.stack(
-                [root_mean_square(x), root_mean_square(output), spread_of(x), spread_of(output), unlike]
-            )
-            if not x.requires_grad:
-                self._inputs[name] = input_numbers(layer, x)
+            self._signals[name] = signal_of(layer, x, output)
 
     def _count(self, name: str, norm: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
@@ -228,24 +224,21 @@ class Watch:
         layers = weighted_layers(self._model).items()
         return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
 
-    def _silence(self, layers: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
-        """For each layer the numbers of dead outputs and of zeros in the gradient, and out of how many."""
-        if not layers:
-            return {}, {}
-        silent, zeros = zip(*[silent_rows(layer) for layer in layers.values()], strict=True)
-        rows = {
-            name: (each.numel(), layer.weight.numel())
-            for (name, layer), each in zip(layers.items(), silent, strict=True)
-        }
-        if rows != self._silent_of:
+    def _dead(self, silent: dict[str, Any]) -> dict[str, int]:
+        """How many outputs of each layer had no gradient in this look and the last ones."""
+        sizes = {name: len(each) for name, each in silent.items()}
+        if self._silent and sizes != {name: len(each) for name, each in self._silent[-1].items()}:
             self._silent.clear()
-            self._silent_of = rows
-        self._silent.append(torch.cat(silent))
-        dead = torch.zeros(len(rows), device=silent[0].device)
-        if len(self._silent) == DEAD_LOOKS:
-            always = torch.stack(tuple(self._silent)).all(0).float()
-            dead = torch.stack([each.sum() for each in always.split([each for each, _ in rows.values()])])
-        return dict(zip(layers, torch.stack([dead, torch.stack(zeros).float()], 1), strict=True)), rows
+        self._silent.append(silent)
+        if len(self._silent) < DEAD_LOOKS:
+            return dict.fromkeys(silent, 0)
+        return {name: int(np.logical_and.reduce([each[name] for each in self._silent]).sum()) for name in silent}
+
+
+def _silent(name: str, numbers: Mapping[tuple[str, str], Array]) -> Any:
+    """Which outputs of a layer have a gradient of exactly 0, for their weights and bias."""
+    silent = numbers["weights", name] == 0
+    return silent & (numbers["bias", name] == 0) if ("bias", name) in numbers else silent
 
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:

@@ -196,7 +196,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 def _finite(loss: Tensor) -> float:
     value = float(loss)
-    if not torch.isfinite(loss):
+    if not math.isfinite(value):
         raise CannotMeasure(f"The loss is {value}.")
     return value
 
