@@ -175,3 +175,87 @@ def test_a_validation_loader_keeps_the_state_of_its_own_generator() -> None:
     model = nn.Linear(64, 10)
     Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy, level="standard", validation=loader)
     assert torch.equal(generator.get_state(), before)
+
+
+class Block(nn.Module):
+    """A forward of one's own: of torch's modules nothing is compiled in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(64, 16)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.dense(x)))
+
+
+class InTwoParts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Block()
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x))
+
+
+def _all_in_place(model: InTwoParts, backend: Any) -> nn.Module:
+    model.compile(backend=backend)
+    return model
+
+
+def _part(model: InTwoParts, backend: Any) -> nn.Module:
+    model.first = torch.compile(model.first, backend=backend)  # type: ignore[assignment]
+    return model
+
+
+def _part_in_place(model: InTwoParts, backend: Any) -> nn.Module:
+    model.first.compile(backend=backend)
+    return model
+
+
+def _all(model: InTwoParts, backend: Any) -> nn.Module:
+    return torch.compile(model, backend=backend)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "seen"), [(_all, []), (_all_in_place, []), (_part, ["last"]), (_part_in_place, ["last"])]
+)
+def test_what_is_compiled_is_not_compiled_anew(compiled: Any, seen: list[str]) -> None:
+    compilations = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    def train(level: Any) -> tuple[int, list[float], Doctor | None]:
+        nonlocal compilations
+        torch._dynamo.reset()
+        compilations = 0
+        torch.manual_seed(0)
+        model = compiled(InTwoParts(), backend)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        doctor = Doctor(model, optimizer, cross_entropy, level=level, every=8) if level else None
+        images, labels = digits()
+        losses = []
+        for step in range(18):
+            batch = images[8 * step :][:8].flatten(1), labels[8 * step :][:8]
+            loss = cross_entropy(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            if doctor is not None:
+                doctor.step(batch, loss)
+            optimizer.step()
+            losses.append(loss.item())
+        return compilations, losses, doctor
+
+    plain, losses, _ = train(None)
+    looked_at, same_losses, doctor = train("standard")
+    assert plain and looked_at == plain and same_losses == losses
+    assert doctor is not None
+    (problem,) = doctor.record.problems
+    assert problem.what == "activations" and "compiled anew" in problem.sentence
+    assert doctor.record.trials
+    first = doctor.record.looks[0]
+    assert [layer.layer for layer in first.layers if layer.output_rms > 0] == seen

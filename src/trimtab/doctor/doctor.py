@@ -23,7 +23,7 @@ from trimtab.doctor.record import Facts, Look, Problem, Record
 from trimtab.doctor.rules import judge
 from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
-from trimtab.doctor.watch import Taken, Watch, running_norms
+from trimtab.doctor.watch import Taken, Watch, compiled_layers, running_norms
 from trimtab.probes.batches import samples_of
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
@@ -102,15 +102,18 @@ class Doctor:
         self._optimizer, self._loss_fn = optimizer, loss_fn
         self._schedule = Schedule(level, every)
         self._validation = _kept(self._model, validation) if validation is not None and level != "light" else []
-        self._watch = Watch(self._model, optimizer, hooks=not _compiled(model))
+        compiled = self._model in compiled_layers(model)  # it may be compiled by what it is wrapped in
+        self._watch = Watch(self._model, optimizer, hooks=not compiled)
         self._losses: list[Tensor] = []
         self._taken: tuple[Taken, Any] | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
         self._way_from: tuple[int, dict[str, Tensor]] = 0, {}  # an earlier trial's step, and the parameters there
         self._step = 0
         self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
-        if _compiled(model):
+        if compiled:
             self._problem("activations", "The model is compiled, and hooks would have it compiled anew.")
+        elif compiled_layers(self._model):
+            self._problem("activations", "Layers are compiled, and hooks would have them compiled anew.")
 
     def step(self, batch: Any, loss: Tensor) -> None:
         """Look at a step, between backward and `optimizer.step()`.
@@ -281,7 +284,3 @@ def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
     if not batches:
         raise ValueError("validation has no batch; an iterator that was read before is at its end, a loader is not.")
     return batches
-
-
-def _compiled(model: nn.Module) -> bool:
-    return _torch.uncompiled(model) is not model

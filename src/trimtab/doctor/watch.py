@@ -105,12 +105,15 @@ class Watch:
         copies = _torch.clone_all([tensor for norm in norms.values() for tensor in running_tensors(norm)])
         self._statistics = {name: copies[3 * number : 3 * number + 3] for number, name in enumerate(norms)}
         if self._hooked and hooks:
+            compiled = compiled_layers(self._model)
             for name, layer in weighted_layers(self._model).items():
-                hook = ModuleHook(partial(self._call, self._see, name), self._pause)
-                self._handles.append(layer.register_forward_hook(hook))
+                if layer not in compiled:
+                    hook = ModuleHook(partial(self._call, self._see, name), self._pause)
+                    self._handles.append(layer.register_forward_hook(hook))
             for name, norm in running_norms(self._model):
-                hook = ModuleHook(partial(self._call, self._count, name), self._pause)
-                self._handles.append(norm.register_forward_hook(hook))
+                if norm not in compiled:
+                    hook = ModuleHook(partial(self._call, self._count, name), self._pause)
+                    self._handles.append(norm.register_forward_hook(hook))
 
     def disarm(self) -> None:
         """Take the hooks away, and forget what they have seen."""
@@ -256,6 +259,11 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
         if layer_type(module) is not None and weight is not None and weight.requires_grad:
             found[name] = module
     return found
+
+
+def compiled_layers(model: nn.Module) -> set[nn.Module]:
+    """All that is within a compiled module: a hook on it would have that compiled anew."""
+    return {each for module in model.modules() if _torch.is_compiled(module) for each in module.modules()}
 
 
 def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
