@@ -1,7 +1,12 @@
 """A training with the doctor is, bit by bit, the training without."""
 
 import copy
+import gc
+import pickle
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,6 +180,88 @@ def test_a_validation_loader_keeps_the_state_of_its_own_generator() -> None:
     model = nn.Linear(64, 10)
     Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy, level="standard", validation=loader)
     assert torch.equal(generator.get_state(), before)
+
+
+def some_steps(doctor: Doctor, model: nn.Module, optimizer: Any, count: int, batch_of: Any = tuple) -> None:
+    images, labels = digits()
+    for step in range(count):
+        batch = images[8 * step :][:8].flatten(1), labels[8 * step :][:8]
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch_of(batch), loss)
+        optimizer.step()
+
+
+def test_a_page_draws_no_random_number(tmp_path: Path) -> None:
+    code = """
+import random, sys
+import torch
+from trimtab import Doctor
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+doctor = Doctor(model, optimizer, lambda model, batch: model(batch).sum())
+before = random.getstate()
+doctor.report(sys.argv[1])
+sys.exit(random.getstate() != before)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "report.html")], check=True)
+
+
+def test_a_doctor_that_nobody_has_any_more_leaves_no_hook() -> None:
+    model = nn.Sequential(nn.Linear(64, 10))
+    doctor = Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy)
+    assert model[0]._forward_hooks
+    del doctor
+    gc.collect()
+    assert not model[0]._forward_hooks
+
+
+class NotCopied(list[Tensor]):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AttributeError("no copies of this")
+
+
+def test_a_batch_that_cannot_be_copied_is_used_as_it_is() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="full", every=4)
+    some_steps(doctor, model, optimizer, 20, NotCopied)
+    assert not doctor.record.problems
+    assert len(doctor.record.trials) == 5
+
+
+def test_options_of_an_optimizer_that_are_none_count_as_0() -> None:
+    """As the rate of an Adafactor that chooses its steps itself."""
+
+    class OwnRate(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"]:
+                    p -= 0.1 * p.grad
+
+    model = nn.Linear(64, 10)
+    optimizer = OwnRate(model.parameters(), lr=0.1)
+    optimizer.param_groups[0].update(lr=None, weight_decay=None)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4)
+    some_steps(doctor, model, optimizer, 20)
+    assert not doctor.record.problems
+    assert (doctor.record.looks[0].lr, doctor.record.facts.weight_decay) == (0.0, 0.0)
+    doctor.diagnosis()
+
+
+def test_copies_of_a_doctor_look_at_their_own_model() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4)
+    some_steps(doctor, model, optimizer, 6)
+    for twin in (copy.deepcopy(doctor), pickle.loads(pickle.dumps(doctor))):
+        before = [p.clone() for p in model.parameters()]
+        some_steps(twin, twin._model, twin._optimizer, 8)
+        assert [look.step for look in twin.record.looks] == [0, 2, 4, 6, 8, 10, 12]
+        assert [look.step for look in doctor.record.looks] == [0, 2, 4]
+        assert not twin.record.problems
+        assert all(map(torch.equal, before, model.parameters()))
 
 
 class Block(nn.Module):

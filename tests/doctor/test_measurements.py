@@ -248,3 +248,20 @@ def test_cures_change_what_they_say() -> None:
     assert isinstance(bnp, trimtab.BNP)
     F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
     optimizer.step()
+
+
+def test_the_offset_of_the_inputs_is_not_known_of_one_sample() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = Doctor(model, optimizer, cross_entropy, every=4)
+    for _ in range(60):
+        batch = torch.randn(1, 6), torch.randint(3, (1,))
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    (inputs,) = doctor.record.looks[0].inputs
+    assert 0.1 < inputs.rms < 3 and math.isnan(inputs.offset)
+    assert "inputs-badly-scaled" not in [finding.name for finding in doctor.diagnosis().findings]

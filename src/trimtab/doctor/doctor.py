@@ -23,7 +23,7 @@ from trimtab.doctor.record import Facts, Look, Problem, Record
 from trimtab.doctor.rules import judge
 from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
-from trimtab.doctor.watch import Taken, Watch, compiled_layers, running_norms
+from trimtab.doctor.watch import Taken, Watch, compiled_layers, largest_option, running_norms
 from trimtab.probes.batches import samples_of
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
@@ -124,17 +124,17 @@ class Doctor:
 
         Raises:
             TypeError: At the first call, if the loss is no tensor of one number.
-            ValueError: At the first call, if there is no gradient.
+            ValueError: At the first call, if there is no gradient, or the optimizer has taken its step already.
         """
         if not self._step:
-            check_step(self._model, loss)
+            check_step(self._model, loss, stepped=self._watch.stepped)
             self.record.facts = _facts(self._model, self._optimizer, batch)
         self._attempt("loss", lambda: self._losses.append(loss.detach().reshape(()).clone()))
         if self._taken is not None:
             (taken, own), self._taken = self._taken, None
             self._attempt("look", lambda: self._finish(taken, own, batch))
         if self._pooling(self._step):
-            self._pool.append(copied_batch(batch))
+            self._attempt("noise", lambda: self._pool.append(copied_batch(batch)))
         if self._schedule.look(self._step):
             self._attempt("look", lambda: self._look(batch))
         self._step += 1
@@ -153,13 +153,17 @@ class Doctor:
             ModuleNotFoundError: If matplotlib is not installed.
         """
         diagnosis = self.diagnosis()
+        kept = RandomState(self._model, [])  # importing what draws takes a number from Python's generator
         try:
             from trimtab.doctor.page import write_page
+
+            write_page(diagnosis, self.record, Path(path))
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"the page needs {error.name}; pip install '.[lab]' in trimtab's source folder gets it", name=error.name
             ) from error
-        write_page(diagnosis, self.record, Path(path))
+        finally:
+            kept.restore()
 
     def close(self) -> None:
         """Take the hooks away that wait for the next forward; step() would put them on again."""
@@ -175,6 +179,11 @@ class Doctor:
     ) -> None:
         """Close."""
         self.close()
+
+    def __del__(self) -> None:
+        """A doctor that nobody has any more looks at nothing."""
+        if "_watch" in vars(self):  # it is not there if the doctor could not be made
+            self._watch.disarm()
 
     def _look(self, batch: Any) -> None:
         keep = copied_batch(batch) if self._schedule.trial(self._step) else None
@@ -264,7 +273,7 @@ def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
     kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
     return Facts(
         optimizer=type(optimizer).__name__,
-        weight_decay=max((float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups), default=0.0),
+        weight_decay=largest_option(optimizer, "weight_decay"),
         batch_size=samples_of(batch) or 0,
         batchnorms=tuple(name for name, _ in running_norms(model)),
         normalized=any(isinstance(module, (*BATCH, *SAMPLE)) for module in model.modules()),

@@ -28,6 +28,8 @@ def input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
     varying = torch.where(deviation > 0, deviation, math.nan)
     ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
     offset = mean.square().mean().sqrt() / variance.mean().sqrt()
+    if wide.numel() == mean.numel():  # a single value of each feature has no deviation
+        offset = torch.full_like(offset, math.nan)
     return torch.stack([root_mean_square(wide), offset, ends[0], ends[1]])
 
 

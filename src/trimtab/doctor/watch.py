@@ -93,6 +93,7 @@ class Watch:
         self._inputs: dict[str, Tensor] = {}
         self._values: dict[str, float] = {}
         self._half = False
+        self._versions: dict[str, int | None] = {}  # of the weights when their layers were called
         self.failures: dict[str, str] = {}
         self._statistics: dict[str, list[Tensor]] = {}
         self._silent: deque[Tensor] = deque(maxlen=DEAD_LOOKS)  # the outputs of all layers, one after the other
@@ -121,11 +122,23 @@ class Watch:
             handle.remove()
         self._handles, self._half = [], False
         self._seen, self._inputs, self._values, self._statistics = {}, {}, {}, {}
+        self._versions = {}
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the optimizer has moved weights since their layers were called, as far as hooks have seen that."""
+        held = held_by(self._optimizer)
+        weights: dict[str, Any] = {name: layer.weight for name, layer in weighted_layers(self._model).items()}
+        return any(
+            _torch.version_of(weights[name]) != version
+            for name, version in self._versions.items()
+            if name in weights and id(weights[name]) in held
+        )
 
     @torch.no_grad()
     def look(self, step: int) -> Taken:
         """Look at the gradients, before the optimizer uses them."""
-        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        held = held_by(self._optimizer)
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
         gradients = {name: p.grad for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse}
         layers: dict[str, Any] = {
@@ -136,7 +149,7 @@ class Watch:
         silence, rows = self._silence(layers)
         taken = Taken(
             step=step,
-            lr=largest_rate(self._optimizer),
+            lr=largest_option(self._optimizer, "lr"),
             before=dict(zip(mine, _torch.clone_all(list(mine.values())), strict=True)),
             gradients=norms_of(gradients),
             weights=norms_of({name: layer.weight for name, layer in layers.items()}),
@@ -206,12 +219,13 @@ class Watch:
         except Exception as error:
             self.failures[name] = f"{type(error).__name__}: {error}"
 
-    def _see(self, name: str, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _see(self, name: str, layer: Any, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
         if not (isinstance(x, Tensor) and isinstance(output, Tensor) and output.requires_grad and layer.training):
             return
         if not x.is_floating_point() or not x.numel() or _torch.in_backward():
             return
+        self._versions[name] = _torch.version_of(layer.weight)
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
             unlike = unlike_sizes(layer, x) if x.requires_grad else torch.full((), math.nan, device=x.device)
@@ -227,7 +241,7 @@ class Watch:
             self._values[name] = x.numel() / x.shape[1]
 
     def _rates(self) -> dict[str, float]:
-        rates = {id(p): float(g.get("lr", 0.0)) for g in self._optimizer.param_groups for p in g["params"]}
+        rates = {id(p): option(g, "lr") for g in self._optimizer.param_groups for p in g["params"]}
         layers = weighted_layers(self._model).items()
         return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
 
@@ -275,6 +289,17 @@ def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def largest_rate(optimizer: Optimizer) -> float:
-    """The largest learning rate of the groups; 0 if they have none."""
-    return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
+def held_by(optimizer: Optimizer) -> set[int]:
+    """The parameters that an optimizer moves, by identity."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def option(group: Mapping[str, Any], name: str) -> float:
+    """A number of one of an optimizer's groups; 0 if it is not there, or None: some optimizers choose their rate."""
+    value = group.get(name)
+    return 0.0 if value is None else float(value)
+
+
+def largest_option(optimizer: Optimizer, name: str) -> float:
+    """The largest of the groups."""
+    return max((option(group, name) for group in optimizer.param_groups), default=0.0)
