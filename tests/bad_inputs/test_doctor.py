@@ -111,6 +111,7 @@ def test_calls_of_the_doctor(call: Callable[[], object], kind: type[Exception], 
 COMMANDS = [
     ("", "the following arguments are required: TARGET"),
     ("nonsense", r"network must be one of|no network 'nonsense'|'nonsense'"),
+    ("nowhere.make", r"nowhere\.make is no network of the lab and no folder; a function .* package\.module:make_model"),
     ("nowhere:make", r"nowhere:make: nowhere cannot be imported \(ModuleNotFoundError: No module named 'nowhere'\)"),
     ("json:nothing", "json:nothing: json has no function nothing"),
     ("json:", "'json:' is no function; name one as in package.module:make_model"),

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from trimtab.training.stepping.optimizers import build_optimizer
 
 VALIDATION_SAMPLES = 256
 VALIDATION_BATCHES = 4
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,16 @@ def examine(
     )
     patient.model.train()
     findings = 0
-    for number, batch in enumerate(islice(patient.batches, steps), start=1):
+    stream = islice(patient.batches, steps)
+    for number in range(1, steps + 1):
+        with _own_code(f"batch {number} cannot be read"):
+            batch = next(stream, _END)
+        if batch is _END:
+            break
         patient.optimizer.zero_grad()
-        loss = _first_loss(patient, batch) if number == 1 else patient.loss_fn(patient.model, batch)
-        loss.backward()
+        with _own_code("the loss of the first batch cannot be computed" if number == 1 else f"step {number} failed"):
+            loss = _checked(patient.loss_fn(patient.model, batch))
+            loss.backward()
         doctor.step(batch, loss)
         patient.optimizer.step()
         if show is not None:
@@ -153,19 +161,28 @@ def examine(
     return doctor
 
 
-def _first_loss(patient: Patient, batch: Any) -> Tensor:
-    """The loss of the first batch, of which the user's code has to be capable.
+@contextmanager
+def _own_code(what: str) -> Iterator[None]:
+    """Whatever the user's own code raises is one sentence.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it raises something. Want of memory is told otherwise.
     """
     try:
-        loss = patient.loss_fn(patient.model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise TypeError("it is no tensor of one number")
-    except Exception as error:  # whatever the user's own code raises
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "allocate memory" in str(error):
+            raise
         why = str(error).partition("\n")[0]
-        raise ValueError(f"the loss of the first batch cannot be computed ({type(error).__name__}: {why})") from error
+        raise ValueError(f"{what} ({type(error).__name__}: {why})") from error
+
+
+def _checked(loss: Any) -> Tensor:
+    """A loss that can be trained with."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise TypeError("it is no tensor of one number")
     return loss
 
 
