@@ -264,6 +264,26 @@ def test_copies_of_a_doctor_look_at_their_own_model() -> None:
         assert all(map(torch.equal, before, model.parameters()))
 
 
+def test_validation_data_are_moved_to_where_the_model_is() -> None:
+    model = nn.Linear(64, 10, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = {"x": torch.ones(2, 64), "more": [torch.ones(2)], "name": "one"}
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", validation=[batch])
+    (kept,) = doctor._validation
+    assert kept["x"].is_meta and kept["more"][0].is_meta and kept["name"] == "one"
+    assert not batch["x"].is_meta
+
+
+def test_validation_data_that_do_not_fit_leave_the_trials() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4, validation=[{"x": torch.ones(2, 64)}])
+    some_steps(doctor, model, optimizer, 12)
+    assert len(doctor.record.trials) == 3
+    (problem,) = doctor.record.problems
+    assert (problem.what, problem.sentence) == ("validation", "KeyError: 0")
+
+
 class Block(nn.Module):
     """A forward of one's own: of torch's modules nothing is compiled in place."""
 

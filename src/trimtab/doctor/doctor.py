@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +20,12 @@ from trimtab.doctor.checks import check_doctor, check_step
 from trimtab.doctor.finding import Diagnosis
 from trimtab.doctor.pooling import joined
 from trimtab.doctor.probing import probe_model
-from trimtab.doctor.record import Facts, Look, Problem, Record
+from trimtab.doctor.record import Facts, Look, Problem, Record, Trial
 from trimtab.doctor.rules import judge
 from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
 from trimtab.doctor.watch import Taken, Watch, compiled_layers, largest_option, running_norms
-from trimtab.probes.batches import samples_of
+from trimtab.probes.batches import on_device, samples_of
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import CannotMeasure, LossFunction
@@ -220,8 +221,19 @@ class Doctor:
             validation=self._validation,
         )
         step, lr = look.step, look.lr
-        trial = try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
-        self.record.trials.append(trial)
+
+        def trial() -> Trial:
+            return try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
+
+        try:
+            self.record.trials.append(trial())
+        except Exception as error:
+            if not self._validation:
+                raise
+            question = replace(question, validation=())
+            self.record.trials.append(trial())
+            self._validation = []  # the rest does not fail
+            self._problem("validation", f"{type(error).__name__}: {error}", step)
 
     def _way_to(self, taken: Taken) -> dict[str, Tensor] | None:
         """The way from an earlier trial to this one, if there is one that is long enough; the next begins here."""
@@ -287,7 +299,8 @@ def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     state = RandomState(model, devices, sources=[validation])
     try:
-        batches = [copied_batch(batch) for batch in islice(validation, VALIDATION_BATCHES)]
+        device = next(model.parameters()).device  # a loop moves its batches there itself, a loader does not
+        batches = [on_device(copied_batch(batch), device) for batch in islice(validation, VALIDATION_BATCHES)]
     finally:
         state.restore()
     if not batches:

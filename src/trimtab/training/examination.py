@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from trimtab.data import Dataset, batches, load
 from trimtab.doctor import Doctor
 from trimtab.doctor.schedule import Level
+from trimtab.probes.batches import on_device
 from trimtab.probes.result import LossFunction
 from trimtab.training.building import attach_bnp, batch_size_of, split_data
 from trimtab.training.objective import Objective
@@ -116,7 +117,9 @@ def of_loader(
     model = model.to(device)
     optimizer = build_optimizer(settings, model)
     attach_bnp(settings, model, optimizer)
-    return Patient(model, optimizer, loss_fn, (_moved(b, device) for b in _again_and_again(loader, "the loader")), [])
+    return Patient(
+        model, optimizer, loss_fn, (on_device(b, device) for b in _again_and_again(loader, "the loader")), []
+    )
 
 
 def examine(
@@ -255,15 +258,3 @@ def _again_and_again(loader: Iterable[Any], what: str) -> Iterator[Any]:
 def _validation(held_out: Any, dataset: Dataset, settings: Settings, device: torch.device) -> list[Any]:
     few = batches(held_out, VALIDATION_SAMPLES, dataset=dataset, normalize=resolved(settings.normalize), device=device)
     return list(islice(few, VALIDATION_BATCHES))
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    """A batch on the device, in tuples, lists and dictionaries."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, list | tuple):
-        moved = [_moved(each, device) for each in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    return batch
