@@ -15,7 +15,7 @@ def unlike_sizes(layer: nn.Module, x: Tensor) -> Tensor:
     """How unlike the sizes of the features or channels are."""
     wide = x.detach().float()
     sizes = wide.square().mean(_all_but_channel(layer, wide)).sqrt()
-    quarters = torch.nanquantile(torch.where(sizes > 0, sizes, math.nan), torch.tensor([0.25, 0.75], device=x.device))
+    quarters = torch.nanquantile(torch.where(sizes > 0, sizes, math.nan), sizes.new_tensor([0.25, 0.75]))
     return quarters[1] / quarters[0]
 
 
@@ -26,7 +26,7 @@ def input_numbers(layer: nn.Module, x: Tensor) -> Tensor:
     variance, mean = torch.var_mean(wide, others, correction=0) if others else (torch.zeros_like(wide), wide)
     deviation = variance.sqrt()
     varying = torch.where(deviation > 0, deviation, math.nan)
-    ends = torch.nanquantile(varying, torch.tensor([0.1, 0.9], device=x.device))
+    ends = torch.nanquantile(varying, wide.new_tensor([0.1, 0.9]))
     offset = mean.square().mean().sqrt() / variance.mean().sqrt()
     if wide.numel() == mean.numel():  # a single value of each feature has no deviation
         offset = torch.full_like(offset, math.nan)
