@@ -321,12 +321,26 @@ def _part_in_place(model: InTwoParts, backend: Any) -> nn.Module:
     return model
 
 
+def _within_a_function(model: InTwoParts, backend: Any) -> nn.Module:
+    """Compiled by something that the doctor is not told of: it sees that afterwards."""
+    forward = torch.compile(model.forward, backend=backend)
+    model.forward = lambda x: forward(x)  # type: ignore[method-assign]
+    return model
+
+
 def _all(model: InTwoParts, backend: Any) -> nn.Module:
     return torch.compile(model, backend=backend)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    ("compiled", "seen"), [(_all, []), (_all_in_place, []), (_part, ["last"]), (_part_in_place, ["last"])]
+    ("compiled", "seen"),
+    [
+        (_all, []),
+        (_all_in_place, []),
+        (_part, ["last"]),
+        (_part_in_place, ["last"]),
+        (_within_a_function, []),
+    ],
 )
 def test_what_is_compiled_is_not_compiled_anew(compiled: Any, seen: list[str]) -> None:
     compilations = 0
@@ -359,7 +373,8 @@ def test_what_is_compiled_is_not_compiled_anew(compiled: Any, seen: list[str]) -
 
     plain, losses, _ = train(None)
     looked_at, same_losses, doctor = train("standard")
-    assert plain and looked_at == plain and same_losses == losses
+    told = compiled is not _within_a_function
+    assert plain and looked_at <= plain + (0 if told else 1) and same_losses == losses
     assert doctor is not None
     (problem,) = doctor.record.problems
     assert problem.what == "activations" and "compiled anew" in problem.sentence

@@ -110,11 +110,9 @@ class Doctor:
         self._pool: deque[Any] = deque(maxlen=POOL)
         self._way_from: tuple[int, dict[str, Tensor]] = 0, {}  # an earlier trial's step, and the parameters there
         self._step = 0
-        self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
+        self._attempt("hooks", self._arm)
         if compiled:
             self._problem("activations", "The model is compiled, and hooks would have it compiled anew.")
-        elif compiled_layers(self._model):
-            self._problem("activations", "Layers are compiled, and hooks would have them compiled anew.")
 
     def step(self, batch: Any, loss: Tensor) -> None:
         """Look at a step, between backward and `optimizer.step()`.
@@ -140,7 +138,7 @@ class Doctor:
             self._attempt("look", lambda: self._look(batch))
         self._step += 1
         if self._schedule.look(self._step):
-            self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
+            self._attempt("hooks", self._arm)
 
     def diagnosis(self) -> Diagnosis:
         """What the doctor has to say by now."""
@@ -185,6 +183,12 @@ class Doctor:
         """A doctor that nobody has any more looks at nothing."""
         if "_watch" in vars(self):  # it is not there if the doctor could not be made
             self._watch.disarm()
+
+    def _arm(self) -> None:
+        known = self._watch.compiled
+        self._watch.arm(hooks=self._schedule.hooks(self._step))
+        if self._watch.compiled and not known:
+            self._problem("activations", "Layers are compiled, and hooks would have them compiled anew.")
 
     def _look(self, batch: Any) -> None:
         keep = copied_batch(batch) if self._schedule.trial(self._step) else None

@@ -82,6 +82,7 @@ class Watch:
 
     Attributes:
         failures: What hooks could not look at since this was last cleared, and why, by layer.
+        compiled: Whether there are layers that are not hooked because they are compiled.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, hooks: bool = True) -> None:
@@ -95,6 +96,7 @@ class Watch:
         self._half = False
         self._versions: dict[str, int | None] = {}  # of the weights when their layers were called
         self.failures: dict[str, str] = {}
+        self.compiled = False
         self._statistics: dict[str, list[Tensor]] = {}
         self._silent: deque[Tensor] = deque(maxlen=DEAD_LOOKS)  # the outputs of all layers, one after the other
         self._silent_of: dict[str, tuple[int, int]] = {}
@@ -107,6 +109,7 @@ class Watch:
         self._statistics = {name: copies[3 * number : 3 * number + 3] for number, name in enumerate(norms)}
         if self._hooked and hooks:
             compiled = compiled_layers(self._model)
+            self.compiled = not compiled.isdisjoint(weighted_layers(self._model).values())
             for name, layer in weighted_layers(self._model).items():
                 if layer not in compiled:
                     hook = ModuleHook(partial(self._call, self._see, name), self._pause)
@@ -214,6 +217,8 @@ class Watch:
 
     def _call(self, see: Callable[..., None], name: str, *about: Any) -> None:
         """Look at a call of a layer: whatever goes wrong, the training's forward goes on."""
+        if torch.compiler.is_compiling():  # nothing of a look belongs into compiled code
+            return
         try:
             see(name, *about)
         except Exception as error:
@@ -276,8 +281,10 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def compiled_layers(model: nn.Module) -> set[nn.Module]:
-    """All that is within a compiled module: a hook on it would have that compiled anew."""
-    return {each for module in model.modules() if _torch.is_compiled(module) for each in module.modules()}
+    """All that is within a compiled module, or was called by compiled code: a hook would have that compiled anew."""
+    within = {each for module in model.modules() if _torch.is_compiled(module) for each in module.modules()}
+    called = {m for m in model.modules() if any(map(_torch.was_compiled, _torch.parameters_of(m).values()))}
+    return within | called
 
 
 def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
