@@ -116,3 +116,13 @@ def test_without_matplotlib_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModuleNotFoundError, match=r"the page needs matplotlib.*; pip install '\.\[lab\]'"):
         doctor.report(tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_training_that_broke_at_once_has_a_point_at_step_0() -> None:
+    """As one whose second loss is no number: one point makes no line, and there is no step 0.02."""
+    axes = loss_figure(Record(losses=[2.0, float("nan")])).axes[0]
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "o"]
+    left, right = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if left <= tick <= right]
+    assert 0 in shown and len(shown) > 1
+    assert all(float(tick).is_integer() for tick in shown)

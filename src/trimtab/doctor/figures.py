@@ -166,6 +166,9 @@ def _begin(x: str, y: str) -> tuple[Figure, Axes]:
 
 def _finish(figure: Figure, axes: Axes, title: str, values: Sequence[float]) -> Figure:
     """Logarithmic where values spread over more than a factor of ten; steps and layers are whole numbers."""
+    left, right = axes.get_xlim()
+    if right - left < 1:  # a single step has whole numbers beside it, too
+        axes.set_xlim(left - 1, right + 1)
     count_ticks(axes)
     positive = [value for value in values if value > 0]
     if positive and max(positive) > OUT_OF_PROPORTION * min(positive) and len(positive) == len(values):
@@ -197,6 +200,7 @@ def _line(
 ) -> None:
     if points:
         xs, ys = zip(*points, strict=True)
+        marker = marker or ("o" if len(points) == 1 else "")  # one point makes no line
         axes.plot(xs, ys, color=LIGHT[color], linewidth=width, label=label or None, marker=marker, markersize=4)
 
 
