@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -265,3 +266,34 @@ def test_the_offset_of_the_inputs_is_not_known_of_one_sample() -> None:
     (inputs,) = doctor.record.looks[0].inputs
     assert 0.1 < inputs.rms < 3 and math.isnan(inputs.offset)
     assert "inputs-badly-scaled" not in [finding.name for finding in doctor.diagnosis().findings]
+
+
+def test_a_trial_within_an_autocast_is_one_with_the_autocast_in_the_loss() -> None:
+    """Which keeps copies of parameters in half precision, though these move from point to point."""
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    def in_half(model: nn.Module, batch: Any) -> Tensor:
+        with autocast():
+            return cross_entropy(model, batch)
+
+    def trial(loss_fn: Any, around: Any) -> Trial:
+        model, data = small(), batches(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        doctor = Doctor(model, optimizer, loss_fn, level="standard")
+        for batch in data:
+            with around():
+                loss = loss_fn(model, batch)
+                optimizer.zero_grad()
+                loss.backward()
+                doctor.step(batch, loss)
+                assert torch.is_autocast_cache_enabled()
+            optimizer.step()
+        (found,) = doctor.record.trials
+        return found
+
+    within, inside = trial(cross_entropy, autocast), trial(in_half, nullcontext)
+    assert len({*within.others}) == len(MULTIPLES)
+    assert within.others == pytest.approx(inside.others, rel=1e-3)
+    assert within.loss == pytest.approx(inside.loss, rel=1e-3)
