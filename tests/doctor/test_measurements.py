@@ -242,6 +242,12 @@ def test_cures_change_what_they_say() -> None:
     before = model[0].weight.clone()
     Cure(setting="init", factor=2.0, layer="0", sentence="").apply(model, optimizer)
     assert torch.equal(model[0].weight, 2 * before)
+    others = [p.clone() for p in (*model[1].parameters(), *model[3].parameters())]
+    torch.manual_seed(3)
+    Cure(setting="init", value="default", layer="0", sentence="").apply(model, optimizer)
+    torch.manual_seed(3)
+    assert torch.equal(model[0].weight, nn.Linear(6, 5).weight)
+    assert all(map(torch.equal, others, (*model[1].parameters(), *model[3].parameters())))
     Cure(setting="statistics", factor=0.3, sentence="").apply(model, optimizer)
     assert model[1].momentum == 0.3
     Cure(setting="bnp", sentence="").apply(model, optimizer)

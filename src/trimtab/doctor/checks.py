@@ -52,7 +52,9 @@ def check_step(model: nn.Module, loss: Any, *, stepped: bool) -> None:
         ValueError: If there is no gradient, or the step is taken.
     """
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else described(loss)
+        found = (
+            f"a tensor of shape {tuple(loss.shape)} and {loss.dtype}" if isinstance(loss, Tensor) else described(loss)
+        )
         raise TypeError(f"loss must be a tensor of one number, the loss of the batch, not {found}.")
     if all(p.grad is None for p in model.parameters()):
         raise ValueError(
