@@ -284,6 +284,20 @@ def test_validation_data_that_do_not_fit_leave_the_trials() -> None:
     assert (problem.what, problem.sentence) == ("validation", "KeyError: 0")
 
 
+def test_activations_where_the_default_type_is_another() -> None:
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        some_steps(doctor, model, optimizer, 2)
+    finally:
+        torch.set_default_dtype(usual)
+    assert not doctor.record.problems
+    assert all(layer.output_rms > 0 for layer in doctor.record.looks[0].layers)
+
+
 class Block(nn.Module):
     """A forward of one's own: of torch's modules nothing is compiled in place."""
 
