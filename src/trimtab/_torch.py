@@ -463,6 +463,14 @@ def uncompiled(module: nn.Module) -> nn.Module:
     return original if isinstance(original, nn.Module) else module
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of a module run compiled code: it is what `torch.compile` returned, or was compiled in place.
+
+    If torch does not say, it is taken for one that is not.
+    """
+    return uncompiled(module) is not module or getattr(module, "_compiled_call_impl", None) is not None
+
+
 _COMPILER = "torch._dynamo"
 LOOKED_UP.append(_COMPILER)
 _compiler_is_found = importlib.util.find_spec(_COMPILER) is not None

@@ -40,6 +40,16 @@ def stepped(loss: Callable[[nn.Module, Tensor], Any], *, backward: bool = True) 
     looking.step(batch, loss(model, batch))
 
 
+def stepped_too_late() -> None:
+    model, batch = linear(), torch.ones(4, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    looking = Doctor(model, optimizer, square)
+    loss = square(model, batch)
+    loss.backward()
+    optimizer.step()
+    looking.step(batch, loss)
+
+
 ROWS: list[Row] = [
     *each((None, "vgg", linear), lambda v: Doctor(v, None, square), TypeError, r"model must be a torch\.nn\.Module"),  # type: ignore[arg-type]
     *each(
@@ -79,6 +89,11 @@ ROWS: list[Row] = [
     ),
     *each((None, 0.5, "low"), lambda v: stepped(lambda model, x: v), TypeError, r"loss must be a tensor of one number"),
     (lambda: stepped(square, backward=False), ValueError, r"No parameter has a gradient: call doctor\.step"),
+    (
+        stepped_too_late,
+        ValueError,
+        r"changed since the forward: call doctor\.step\(batch, loss\) before optimizer\.step",
+    ),
     # cures
     (
         lambda: Cure(setting="inputs", sentence="standardize the inputs").apply(linear(), None),  # type: ignore[arg-type]
@@ -96,6 +111,7 @@ def test_calls_of_the_doctor(call: Callable[[], object], kind: type[Exception], 
 COMMANDS = [
     ("", "the following arguments are required: TARGET"),
     ("nonsense", r"network must be one of|no network 'nonsense'|'nonsense'"),
+    ("nowhere.make", r"nowhere\.make is no network of the lab and no folder; a function .* package\.module:make_model"),
     ("nowhere:make", r"nowhere:make: nowhere cannot be imported \(ModuleNotFoundError: No module named 'nowhere'\)"),
     ("json:nothing", "json:nothing: json has no function nothing"),
     ("json:", "'json:' is no function; name one as in package.module:make_model"),

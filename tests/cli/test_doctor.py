@@ -29,6 +29,28 @@ def squared(model, batch):
     return (model(batch[0])[:, 0] - batch[1]).square().mean()
 
 
+def breaks():
+    for number, batch in enumerate(make_loader()):
+        if number == 7:
+            raise OSError("the disk is gone")
+        yield batch
+
+
+def talks():
+    print("this is no JSON")
+    return make_loader()
+
+
+calls = []
+
+
+def late(model, batch):
+    calls.append(1)
+    if len(calls) > 40:
+        raise KeyError("late")
+    return squared(model, batch)
+
+
 def once():
     return iter(make_loader())
 
@@ -128,6 +150,38 @@ def test_a_model_that_fails_is_one_sentence(own: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "the loss of the first batch cannot be computed (TypeError: the user's own mistake)" in said
     assert said.count("\n") == 1
+
+
+OWN = "doctor owncode:make_model --loader owncode:make_loader --quiet "
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--loader owncode:breaks", "batch 8 cannot be read (OSError: the disk is gone)"),
+        ("--loss-fn owncode:late", " failed (KeyError: 'late')"),
+        ("--method bn", "method bn is for the networks of the lab; a model of your own has the norms that it has"),
+        ("--schedule cosine", "schedule would have no effect on a model of your own; leave it out"),
+        ("--batch-size 8", "batch_size would have no effect with a loader of your own; leave it out"),
+        ("--page nowhere/report.html", "nowhere/report.html cannot be written: there is no folder nowhere"),
+    ],
+)
+def test_status_1_is_a_finding_and_no_failure(
+    own: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    assert cli.main([*OWN.split(), *words.split()]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err and printed.err.count("\n") == 1
+
+
+def test_json_is_of_what_was_looked_at_and_nothing_else_is_printed(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*OWN.split(), "--loader", "owncode:talks", "--steps", "60", "--json", "--lr", "0.3"]) in (0, 1)
+    printed = capsys.readouterr()
+    settings = json.loads(printed.out)["settings"]
+    assert (settings["data"], settings["batch_size"], settings["lr"]) == ("owncode:talks", 32, 0.3)
+    assert printed.err == "this is no JSON\n"
 
 
 def test_a_run_is_only_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,12 @@
 """A training with the doctor is, bit by bit, the training without."""
 
 import copy
+import gc
+import pickle
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,3 +180,218 @@ def test_a_validation_loader_keeps_the_state_of_its_own_generator() -> None:
     model = nn.Linear(64, 10)
     Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy, level="standard", validation=loader)
     assert torch.equal(generator.get_state(), before)
+
+
+def some_steps(doctor: Doctor, model: nn.Module, optimizer: Any, count: int, batch_of: Any = tuple) -> None:
+    images, labels = digits()
+    for step in range(count):
+        batch = images[8 * step :][:8].flatten(1), labels[8 * step :][:8]
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch_of(batch), loss)
+        optimizer.step()
+
+
+def test_a_page_draws_no_random_number(tmp_path: Path) -> None:
+    code = """
+import random, sys
+import torch
+from trimtab import Doctor
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+doctor = Doctor(model, optimizer, lambda model, batch: model(batch).sum())
+before = random.getstate()
+doctor.report(sys.argv[1])
+sys.exit(random.getstate() != before)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "report.html")], check=True)
+
+
+def test_a_doctor_that_nobody_has_any_more_leaves_no_hook() -> None:
+    model = nn.Sequential(nn.Linear(64, 10))
+    doctor = Doctor(model, torch.optim.SGD(model.parameters(), lr=0.1), cross_entropy)
+    assert model[0]._forward_hooks
+    del doctor
+    gc.collect()
+    assert not model[0]._forward_hooks
+
+
+class NotCopied(list[Tensor]):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AttributeError("no copies of this")
+
+
+def test_a_batch_that_cannot_be_copied_is_used_as_it_is() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="full", every=4)
+    some_steps(doctor, model, optimizer, 20, NotCopied)
+    assert not doctor.record.problems
+    assert len(doctor.record.trials) == 5
+
+
+def test_options_of_an_optimizer_that_are_none_count_as_0() -> None:
+    """As the rate of an Adafactor that chooses its steps itself."""
+
+    class OwnRate(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"]:
+                    p -= 0.1 * p.grad
+
+    model = nn.Linear(64, 10)
+    optimizer = OwnRate(model.parameters(), lr=0.1)
+    optimizer.param_groups[0].update(lr=None, weight_decay=None)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4)
+    some_steps(doctor, model, optimizer, 20)
+    assert not doctor.record.problems
+    assert (doctor.record.looks[0].lr, doctor.record.facts.weight_decay) == (0.0, 0.0)
+    doctor.diagnosis()
+
+
+def test_copies_of_a_doctor_look_at_their_own_model() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4)
+    some_steps(doctor, model, optimizer, 6)
+    for twin in (copy.deepcopy(doctor), pickle.loads(pickle.dumps(doctor))):
+        before = [p.clone() for p in model.parameters()]
+        some_steps(twin, twin._model, twin._optimizer, 8)
+        assert [look.step for look in twin.record.looks] == [0, 2, 4, 6, 8, 10, 12]
+        assert [look.step for look in doctor.record.looks] == [0, 2, 4]
+        assert not twin.record.problems
+        assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_validation_data_are_moved_to_where_the_model_is() -> None:
+    model = nn.Linear(64, 10, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = {"x": torch.ones(2, 64), "more": [torch.ones(2)], "name": "one"}
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", validation=[batch])
+    (kept,) = doctor._validation
+    assert kept["x"].is_meta and kept["more"][0].is_meta and kept["name"] == "one"
+    assert not batch["x"].is_meta
+
+
+def test_validation_data_that_do_not_fit_leave_the_trials() -> None:
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=4, validation=[{"x": torch.ones(2, 64)}])
+    some_steps(doctor, model, optimizer, 12)
+    assert len(doctor.record.trials) == 3
+    (problem,) = doctor.record.problems
+    assert (problem.what, problem.sentence) == ("validation", "KeyError: 0")
+
+
+def test_activations_where_the_default_type_is_another() -> None:
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        some_steps(doctor, model, optimizer, 2)
+    finally:
+        torch.set_default_dtype(usual)
+    assert not doctor.record.problems
+    assert all(layer.output_rms > 0 for layer in doctor.record.looks[0].layers)
+
+
+class Block(nn.Module):
+    """A forward of one's own: of torch's modules nothing is compiled in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(64, 16)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.dense(x)))
+
+
+class InTwoParts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Block()
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x))
+
+
+def _all_in_place(model: InTwoParts, backend: Any) -> nn.Module:
+    model.compile(backend=backend)
+    return model
+
+
+def _part(model: InTwoParts, backend: Any) -> nn.Module:
+    model.first = torch.compile(model.first, backend=backend)  # type: ignore[assignment]
+    return model
+
+
+def _part_in_place(model: InTwoParts, backend: Any) -> nn.Module:
+    model.first.compile(backend=backend)
+    return model
+
+
+def _within_a_function(model: InTwoParts, backend: Any) -> nn.Module:
+    """Compiled by something that the doctor is not told of: it sees that afterwards."""
+    forward = torch.compile(model.forward, backend=backend)
+    model.forward = lambda x: forward(x)  # type: ignore[method-assign]
+    return model
+
+
+def _all(model: InTwoParts, backend: Any) -> nn.Module:
+    return torch.compile(model, backend=backend)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "seen"),
+    [
+        (_all, []),
+        (_all_in_place, []),
+        (_part, ["last"]),
+        (_part_in_place, ["last"]),
+        (_within_a_function, []),
+    ],
+)
+def test_what_is_compiled_is_not_compiled_anew(compiled: Any, seen: list[str]) -> None:
+    compilations = 0
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    def train(level: Any) -> tuple[int, list[float], Doctor | None]:
+        nonlocal compilations
+        torch._dynamo.reset()
+        compilations = 0
+        torch.manual_seed(0)
+        model = compiled(InTwoParts(), backend)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        doctor = Doctor(model, optimizer, cross_entropy, level=level, every=8) if level else None
+        images, labels = digits()
+        losses = []
+        for step in range(18):
+            batch = images[8 * step :][:8].flatten(1), labels[8 * step :][:8]
+            loss = cross_entropy(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            if doctor is not None:
+                doctor.step(batch, loss)
+            optimizer.step()
+            losses.append(loss.item())
+        return compilations, losses, doctor
+
+    plain, losses, _ = train(None)
+    looked_at, same_losses, doctor = train("standard")
+    told = compiled is not _within_a_function
+    assert plain and looked_at <= plain + (0 if told else 1) and same_losses == losses
+    assert doctor is not None
+    (problem,) = doctor.record.problems
+    assert problem.what == "activations" and "compiled anew" in problem.sentence
+    assert doctor.record.trials
+    first = doctor.record.looks[0]
+    assert [layer.layer for layer in first.layers if layer.output_rms > 0] == seen

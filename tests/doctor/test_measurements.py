@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -241,6 +242,12 @@ def test_cures_change_what_they_say() -> None:
     before = model[0].weight.clone()
     Cure(setting="init", factor=2.0, layer="0", sentence="").apply(model, optimizer)
     assert torch.equal(model[0].weight, 2 * before)
+    others = [p.clone() for p in (*model[1].parameters(), *model[3].parameters())]
+    torch.manual_seed(3)
+    Cure(setting="init", value="default", layer="0", sentence="").apply(model, optimizer)
+    torch.manual_seed(3)
+    assert torch.equal(model[0].weight, nn.Linear(6, 5).weight)
+    assert all(map(torch.equal, others, (*model[1].parameters(), *model[3].parameters())))
     Cure(setting="statistics", factor=0.3, sentence="").apply(model, optimizer)
     assert model[1].momentum == 0.3
     Cure(setting="bnp", sentence="").apply(model, optimizer)
@@ -248,3 +255,51 @@ def test_cures_change_what_they_say() -> None:
     assert isinstance(bnp, trimtab.BNP)
     F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
     optimizer.step()
+
+
+def test_the_offset_of_the_inputs_is_not_known_of_one_sample() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = Doctor(model, optimizer, cross_entropy, every=4)
+    for _ in range(60):
+        batch = torch.randn(1, 6), torch.randint(3, (1,))
+        loss = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    (inputs,) = doctor.record.looks[0].inputs
+    assert 0.1 < inputs.rms < 3 and math.isnan(inputs.offset)
+    assert "inputs-badly-scaled" not in [finding.name for finding in doctor.diagnosis().findings]
+
+
+def test_a_trial_within_an_autocast_is_one_with_the_autocast_in_the_loss() -> None:
+    """Which keeps copies of parameters in half precision, though these move from point to point."""
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    def in_half(model: nn.Module, batch: Any) -> Tensor:
+        with autocast():
+            return cross_entropy(model, batch)
+
+    def trial(loss_fn: Any, around: Any) -> Trial:
+        model, data = small(), batches(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        doctor = Doctor(model, optimizer, loss_fn, level="standard")
+        for batch in data:
+            with around():
+                loss = loss_fn(model, batch)
+                optimizer.zero_grad()
+                loss.backward()
+                doctor.step(batch, loss)
+                assert torch.is_autocast_cache_enabled()
+            optimizer.step()
+        (found,) = doctor.record.trials
+        return found
+
+    within, inside = trial(cross_entropy, autocast), trial(in_half, nullcontext)
+    assert len({*within.others}) == len(MULTIPLES)
+    assert within.others == pytest.approx(inside.others, rel=1e-3)
+    assert within.loss == pytest.approx(inside.loss, rel=1e-3)

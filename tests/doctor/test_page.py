@@ -16,6 +16,8 @@ from trimtab import Doctor
 from trimtab.doctor import NAMES, Cure, Diagnosis, Finding, Note, Record
 from trimtab.doctor.figures import loss_figure, picture
 from trimtab.doctor.page import page
+from trimtab.doctor.record import LayerLook, Look, Trial
+from trimtab.doctor.trying import MULTIPLES
 
 BESIDE = """
 [...document.querySelectorAll('.panel:has(p)')].every(panel => {
@@ -116,3 +118,26 @@ def test_without_matplotlib_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModuleNotFoundError, match=r"the page needs matplotlib.*; pip install '\.\[lab\]'"):
         doctor.report(tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_training_that_broke_at_once_has_a_point_at_step_0() -> None:
+    """As one whose second loss is no number: one point makes no line, and there is no step 0.02."""
+    axes = loss_figure(Record(losses=[2.0, float("nan")])).axes[0]
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "o"]
+    left, right = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if left <= tick <= right]
+    assert 0 in shown and len(shown) > 1
+    assert all(float(tick).is_integer() for tick in shown)
+
+
+@pytest.mark.parametrize("beyond", [float("inf"), float("nan"), 3e38])
+def test_pictures_of_what_is_no_number(beyond: float) -> None:
+    """As of a training whose steps lead to where the loss is infinite."""
+    trials = [
+        Trial(step=s, lr=1.0, loss=2.0, after=beyond, promised=1.0, multiples=MULTIPLES, others=others, other=2.0)
+        for s, others in ((32, (1.5, beyond, beyond, beyond, beyond)), (64, (1.7, beyond, beyond, beyond, beyond)))
+    ]
+    layers = (LayerLook(layer="0", input_rms=beyond, output_rms=1.0), LayerLook(layer="1", output_rms=beyond))
+    record = Record(losses=[2.0] * 65, trials=trials, looks=[Look(step=0, lr=1.0, gradient=beyond, layers=layers)])
+    several = tuple(finding(name, "0") for name in NAMES)
+    assert page(Diagnosis(findings=several, steps=65), record).count("<svg") == len(NAMES) + 1

@@ -24,7 +24,7 @@ from tests.doctor.records import (
     trial,
 )
 from trimtab.doctor.record import InputLook, NormLook, Problem, Record
-from trimtab.doctor.rules import CAUSES, batches, judge, notes, rates, settings
+from trimtab.doctor.rules import CAUSES, batches, judge, notes, rates, settings, signals
 
 
 @pytest.mark.parametrize(
@@ -271,3 +271,26 @@ def test_a_diagnosis_of_nothing() -> None:
     diagnosis = judge(Record())
     assert diagnosis.healthy and [note.name for note in diagnosis.notes] == ["few-steps"]
     assert diagnosis.to_dict()["findings"] == []
+
+
+def test_a_rule_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(of: Record) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    of = record(FALLING, [trial(step) for step in STEPS], [look(16)])
+    expected = judge(of).findings
+    monkeypatch.setattr("trimtab.doctor.rules.RULES", (fails, rates.learning_rate_too_low))
+    diagnosis = judge(of)
+    assert diagnosis.findings == expected and expected
+    (note,) = [note for note in diagnosis.notes if note.name == "not-measured"]
+    assert note.sentence == "fails could not be measured: ZeroDivisionError: float division by zero"
+    assert not of.problems
+
+
+def test_a_layer_that_moves_in_few_steps_only_is_out_of_proportion_in_these() -> None:
+    trials = [trial(step, without={"0": 0.5}) for step in STEPS]
+    layers = layer(layer="0", update=0.0), layer(layer="1"), layer(layer="2")
+    still = [look(step, *layers) for step in range(0, 96, 16)]
+    finding = signals.step_out_of_proportion(record(FLAT, trials, still))
+    assert finding is not None
+    assert finding.evidence["times"] == 10 and finding.cure.factor == 0.1

@@ -66,6 +66,24 @@ def test_lightning(tmp_path: Path) -> None:
     assert "log" not in vars(ours)
 
 
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_lightning_with_its_precision_and_a_batch_that_is_skipped() -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed; it is in the dev extra")
+    from tests.integrations.test_lightning import Classifier, data, trainer
+    from trimtab.integrations.lightning import DoctorCallback
+
+    class Skips(Classifier):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+    callback = DoctorCallback("standard", every=4, validation=helpers.batches()[:1])
+    trainer(callback, precision="64-true").fit(Skips(), data())
+    assert callback.doctor is not None
+    assert callback.diagnosis is not None and callback.diagnosis.steps == helpers.STEPS - 1
+    assert all(trial.validation > 0 for trial in callback.doctor.record.trials)
+    assert not [each for each in callback.doctor.record.problems if "NoneType" not in each.sentence]
+
+
 def test_lightning_by_hand_needs_a_loss() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed; it is in the dev extra")
     from tests.integrations.test_lightning import ByHand, data, trainer

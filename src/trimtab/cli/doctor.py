@@ -4,8 +4,9 @@ import argparse
 import json
 import math
 import shutil
+import sys
 import textwrap
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,10 @@ STEPS = 300
 LEVELS = ("light", "standard", "full")
 # What the command has flags of its own for, or has no use for.
 WITHOUT = ("network", "steps", "epochs", "evaluations", "probe", "probe_at", "probe_every", "probe_multiples")
+OF_OPTIMIZER = {"optimizer", "lr", "momentum", "nesterov", "weight_decay", "decay_on"}
+OF_BNP = {"method", "rho", "eps1", "eps2", "statistics", "spatial", "no_bias"}
+OF_DATA = {"data", "batch_size", "loss", "normalize", "augment", "validation", "evaluate_on", "precision"}
+# The settings that something is done with where the model is the user's own; where the loader is, too, not the data's.
 
 
 def add(commands: "Commands") -> None:
@@ -49,7 +54,7 @@ def add(commands: "Commands") -> None:
         help="train for a few hundred steps, and say what holds the training back and what to change",
         description="Trains a network for a few hundred steps, in memory only, looks along and prints what holds the "
         "training back, what shows it and what to change. The exit status is 1 if there is a finding, 0 if there is "
-        "none. "
+        "none, 2 if that cannot be said. "
         f"Networks of the lab: {', '.join(NETWORKS)}. {RECIPES}",
     )
     parser.add_argument(
@@ -96,24 +101,37 @@ def run(options: argparse.Namespace) -> int:
     from trimtab.training.device import device_named
     from trimtab.training.examination import examine
 
-    if options.page is not None and options.page.is_dir():
-        raise CommandError(f"{options.page} is a folder; name a file to write, such as report.html")
-    patient, settings, notes = _patient(options, device_named(options.device))
+    if options.page is not None:
+        _check_page(options.page)
     level: Level = "full" if options.static else options.level
     steps = 2 if options.static else options.steps
     quiet = options.quiet or options.static
-    with nullcontext() if quiet else display_doctor(options.target) as show:
-        doctor = examine(patient, level, steps, show)
+    # What the user's own code prints is no JSON.
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():
+        patient, settings, notes = _patient(options, device_named(options.device))
+        with nullcontext() if quiet else display_doctor(options.target) as show:
+            doctor = examine(patient, level, steps, show)
     if not doctor.record.losses:
         raise CommandError("the loader has no batch; it must give batches each time it is iterated over")
     diagnosis = doctor.diagnosis()
     if options.page is not None:
-        doctor.report(options.page)
+        try:
+            doctor.report(options.page)
+        except OSError as error:
+            raise CommandError(f"{options.page} cannot be written: {error.strerror or error}") from error
     if options.json:
         print(json.dumps(_plain(_described(options, settings, diagnosis, doctor)), indent=2, ensure_ascii=False))
     else:
         _print([*notes, *str(diagnosis).splitlines(), *([str(options.page)] if options.page else [])])
     return FOUND if diagnosis.findings else 0
+
+
+def _check_page(page: Path) -> None:
+    """Refuse, before anything is trained, what no page can be written to."""
+    if page.is_dir():
+        raise CommandError(f"{page} is a folder; name a file to write, such as report.html")
+    if not page.absolute().parent.is_dir():
+        raise CommandError(f"{page} cannot be written: there is no folder {page.parent}")
 
 
 def _patient(options: argparse.Namespace, device: "torch.device") -> "tuple[Patient, Settings, list[str]]":
@@ -133,6 +151,11 @@ def _patient(options: argparse.Namespace, device: "torch.device") -> "tuple[Pati
         return patient, settings, [f"{folder}: looked at from step {step} on; nothing was written there."]
     if options.target not in NETWORKS and folder.is_dir():
         raise CommandError(f"{folder} holds no run: it has no {SETTINGS}")
+    if options.target not in NETWORKS and any(sign in options.target for sign in "./\\"):
+        raise CommandError(
+            f"{options.target} is no network of the lab and no folder; a function of yours that makes a model is named "
+            "as in package.module:make_model"
+        )
     settings = _settings(options, options.target)
     return examination.of_settings(settings, device, options.data_root), settings, []
 
@@ -143,7 +166,17 @@ def _own(options: argparse.Namespace, device: "torch.device") -> "tuple[Patient,
     from trimtab.doctor.losses import cross_entropy
     from trimtab.training import examination
 
+    of_loader = options.loader is not None
+    known = {"seed", *OF_OPTIMIZER, *OF_BNP, *(() if of_loader else OF_DATA)}
+    if idle := [name for name in flagged_settings(options) if name not in known]:
+        where = "with a loader" if of_loader and idle[0] in OF_DATA else "on a model"
+        raise CommandError(f"{', '.join(idle)} would have no effect {where} of your own; leave it out")
     settings = _settings(options, None)
+    if settings.parsed_method.norm != "none":
+        raise CommandError(
+            f"method {settings.method} is for the networks of the lab; a model of your own has the norms that it has, "
+            "with --method bnp or without"
+        )
     torch.manual_seed(settings.seed)
     model = examination.own_model(options.target)
     if options.loader is None:
@@ -183,9 +216,12 @@ def _described(
 ) -> dict[str, Any]:
     chosen = ("data", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "seed")
     losses = doctor.record.losses
+    used = {name: getattr(settings, name) for name in chosen}
+    if options.loader is not None:
+        used |= {"data": options.loader, "batch_size": doctor.record.facts.batch_size}
     return {
         "target": options.target,
-        "settings": {name: getattr(settings, name) for name in chosen},
+        "settings": used,
         "loss": {"first": losses[0], "last": losses[-1]},
         **diagnosis.to_dict(),
     }

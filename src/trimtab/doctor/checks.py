@@ -39,17 +39,28 @@ def check_doctor(model: Any, optimizer: Any, loss_fn: Any, level: Any, validatio
         )
 
 
-def check_step(model: nn.Module, loss: Any) -> None:
+def check_step(model: nn.Module, loss: Any, *, stepped: bool) -> None:
     """Refuse a call of step() that no step could be right with.
+
+    Args:
+        model: The model.
+        loss: Of the batch.
+        stepped: Whether the optimizer has taken its step since the forward.
 
     Raises:
         TypeError: If the loss is no tensor of one number.
-        ValueError: If there is no gradient.
+        ValueError: If there is no gradient, or the step is taken.
     """
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else described(loss)
+        found = (
+            f"a tensor of shape {tuple(loss.shape)} and {loss.dtype}" if isinstance(loss, Tensor) else described(loss)
+        )
         raise TypeError(f"loss must be a tensor of one number, the loss of the batch, not {found}.")
     if all(p.grad is None for p in model.parameters()):
         raise ValueError(
             "No parameter has a gradient: call doctor.step(batch, loss) between loss.backward() and optimizer.step()."
+        )
+    if stepped:
+        raise ValueError(
+            "The parameters have changed since the forward: call doctor.step(batch, loss) before optimizer.step()."
         )

@@ -53,7 +53,8 @@ class Cure:
     def apply(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Make the change in place, where it is one of the model or of the optimizer.
 
-        `init` belongs before the first step. A BNP that `bnp` attaches is in `trimtab.bnp.bnps_attached_to(optimizer)`.
+        `init` belongs before the first step; what torch starts a layer with is drawn from its generator. A BNP that
+        `bnp` attaches is in `trimtab.bnp.bnps_attached_to(optimizer)`.
 
         Raises:
             ValueError: If the change is not one of model or optimizer: how batches are made, in which precision is
@@ -65,6 +66,8 @@ class Cure:
             weight = model.get_submodule(self.layer).weight
             assert isinstance(weight, nn.Parameter)
             weight.data.mul_(self.factor)
+        elif self.setting == "init" and callable(begin := getattr(self._module(model), "reset_parameters", None)):
+            begin()
         elif self.setting == "statistics":
             for module in model.modules():
                 if isinstance(getattr(module, "momentum", None), float) and hasattr(module, "running_mean"):
@@ -78,9 +81,12 @@ class Cure:
         else:
             raise ValueError(f"This cure is for your own code to apply: {self.sentence}")
 
+    def _module(self, model: nn.Module) -> nn.Module:
+        return model if self.layer is None else model.get_submodule(self.layer)
+
     def _parameters(self, model: nn.Module) -> set[int] | None:
         """The parameters of the layer, by identity; None for all."""
-        return None if self.layer is None else {id(p) for p in model.get_submodule(self.layer).parameters()}
+        return None if self.layer is None else {id(p) for p in self._module(model).parameters()}
 
 
 def _multiply(optimizer: Optimizer, name: str, factor: float, parameters: set[int] | None) -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +20,12 @@ from trimtab.doctor.checks import check_doctor, check_step
 from trimtab.doctor.finding import Diagnosis
 from trimtab.doctor.pooling import joined
 from trimtab.doctor.probing import probe_model
-from trimtab.doctor.record import Facts, Look, Problem, Record
+from trimtab.doctor.record import Facts, Look, Problem, Record, Trial
 from trimtab.doctor.rules import judge
 from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
-from trimtab.doctor.watch import Taken, Watch, running_norms
-from trimtab.probes.batches import samples_of
+from trimtab.doctor.watch import Taken, Watch, compiled_layers, largest_option, running_norms
+from trimtab.probes.batches import on_device, samples_of
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import CannotMeasure, LossFunction
@@ -102,14 +103,15 @@ class Doctor:
         self._optimizer, self._loss_fn = optimizer, loss_fn
         self._schedule = Schedule(level, every)
         self._validation = _kept(self._model, validation) if validation is not None and level != "light" else []
-        self._watch = Watch(self._model, optimizer, hooks=not _compiled(model))
+        compiled = self._model in compiled_layers(model)  # it may be compiled by what it is wrapped in
+        self._watch = Watch(self._model, optimizer, hooks=not compiled)
         self._losses: list[Tensor] = []
         self._taken: tuple[Taken, Any] | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
         self._way_from: tuple[int, dict[str, Tensor]] = 0, {}  # an earlier trial's step, and the parameters there
         self._step = 0
-        self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
-        if _compiled(model):
+        self._attempt("hooks", self._arm)
+        if compiled:
             self._problem("activations", "The model is compiled, and hooks would have it compiled anew.")
 
     def step(self, batch: Any, loss: Tensor) -> None:
@@ -121,22 +123,22 @@ class Doctor:
 
         Raises:
             TypeError: At the first call, if the loss is no tensor of one number.
-            ValueError: At the first call, if there is no gradient.
+            ValueError: At the first call, if there is no gradient, or the optimizer has taken its step already.
         """
         if not self._step:
-            check_step(self._model, loss)
+            check_step(self._model, loss, stepped=self._watch.stepped)
             self.record.facts = _facts(self._model, self._optimizer, batch)
         self._attempt("loss", lambda: self._losses.append(loss.detach().reshape(()).clone()))
         if self._taken is not None:
             (taken, own), self._taken = self._taken, None
             self._attempt("look", lambda: self._finish(taken, own, batch))
         if self._pooling(self._step):
-            self._pool.append(copied_batch(batch))
+            self._attempt("noise", lambda: self._pool.append(copied_batch(batch)))
         if self._schedule.look(self._step):
             self._attempt("look", lambda: self._look(batch))
         self._step += 1
         if self._schedule.look(self._step):
-            self._attempt("hooks", lambda: self._watch.arm(hooks=self._schedule.hooks(self._step)))
+            self._attempt("hooks", self._arm)
 
     def diagnosis(self) -> Diagnosis:
         """What the doctor has to say by now."""
@@ -150,13 +152,17 @@ class Doctor:
             ModuleNotFoundError: If matplotlib is not installed.
         """
         diagnosis = self.diagnosis()
+        kept = RandomState(self._model, [])  # importing what draws takes a number from Python's generator
         try:
             from trimtab.doctor.page import write_page
+
+            write_page(diagnosis, self.record, Path(path))
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"the page needs {error.name}; pip install '.[lab]' in trimtab's source folder gets it", name=error.name
             ) from error
-        write_page(diagnosis, self.record, Path(path))
+        finally:
+            kept.restore()
 
     def close(self) -> None:
         """Take the hooks away that wait for the next forward; step() would put them on again."""
@@ -172,6 +178,17 @@ class Doctor:
     ) -> None:
         """Close."""
         self.close()
+
+    def __del__(self) -> None:
+        """A doctor that nobody has any more looks at nothing."""
+        if "_watch" in vars(self):  # it is not there if the doctor could not be made
+            self._watch.disarm()
+
+    def _arm(self) -> None:
+        known = self._watch.compiled
+        self._watch.arm(hooks=self._schedule.hooks(self._step))
+        if self._watch.compiled and not known:
+            self._problem("activations", "Layers are compiled, and hooks would have them compiled anew.")
 
     def _look(self, batch: Any) -> None:
         keep = copied_batch(batch) if self._schedule.trial(self._step) else None
@@ -208,8 +225,19 @@ class Doctor:
             validation=self._validation,
         )
         step, lr = look.step, look.lr
-        trial = try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
-        self.record.trials.append(trial)
+
+        def trial() -> Trial:
+            return try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
+
+        try:
+            self.record.trials.append(trial())
+        except Exception as error:
+            if not self._validation:
+                raise
+            question = replace(question, validation=())
+            self.record.trials.append(trial())
+            self._validation = []  # the rest does not fail
+            self._problem("validation", f"{type(error).__name__}: {error}", step)
 
     def _way_to(self, taken: Taken) -> dict[str, Tensor] | None:
         """The way from an earlier trial to this one, if there is one that is long enough; the next begins here."""
@@ -261,7 +289,7 @@ def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
     kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
     return Facts(
         optimizer=type(optimizer).__name__,
-        weight_decay=max((float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups), default=0.0),
+        weight_decay=largest_option(optimizer, "weight_decay"),
         batch_size=samples_of(batch) or 0,
         batchnorms=tuple(name for name, _ in running_norms(model)),
         normalized=any(isinstance(module, (*BATCH, *SAMPLE)) for module in model.modules()),
@@ -275,13 +303,10 @@ def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     state = RandomState(model, devices, sources=[validation])
     try:
-        batches = [copied_batch(batch) for batch in islice(validation, VALIDATION_BATCHES)]
+        device = next(model.parameters()).device  # a loop moves its batches there itself, a loader does not
+        batches = [on_device(copied_batch(batch), device) for batch in islice(validation, VALIDATION_BATCHES)]
     finally:
         state.restore()
     if not batches:
         raise ValueError("validation has no batch; an iterator that was read before is at its end, a loader is not.")
     return batches
-
-
-def _compiled(model: nn.Module) -> bool:
-    return _torch.uncompiled(model) is not model

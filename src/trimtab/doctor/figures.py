@@ -18,6 +18,8 @@ from trimtab.report.styles import LIGHT
 HEIGHT = 2.5
 OTHERS = 12
 """So many other layers are drawn beside the one that is meant."""
+VAST = 1e30
+"""What is beyond it no picture has to tell apart, and some cannot be drawn."""
 LONGEST = 40
 """So many letters of a layer's name fit into a legend."""
 
@@ -99,14 +101,18 @@ def _each(finding: Finding) -> str:
 def _steps(record: Record) -> Figure:
     figure, axes = _begin("multiple of the step", "change in %")
     trials = settled(record)
-    gains = gain_curve(trials)
+    points = [(s, gain) for s, gain in zip(trials[0].multiples, gain_curve(trials), strict=False)] if trials else []
+    points = [(s, gain) for s, gain in points if math.isfinite(gain)]  # where the loss is no number nothing is drawn
+    gains = [gain for _, gain in points]
     if gains:
         worst = 2 * max(abs(gain) for gain in gains[:4])  # what is far beyond the step is far beyond the picture
-        axes.plot(trials[0].multiples, [-100 * gain for gain in gains], "o-", color=LIGHT["blue"], markersize=4)
+        worst = worst if 0 < worst < VAST else 1.0
+        drawn = [(s, -100 * max(gain, -VAST)) for s, gain in points]
+        axes.plot(*zip(*drawn, strict=True), "o-", color=LIGHT["blue"], markersize=4)
         axes.axhline(0, color=LIGHT["muted"], linewidth=0.8)
         axes.axvline(1, color=LIGHT["vermillion"], linewidth=0.8, linestyle="--", label="the step")
         log_scale(axes, "x", trials[0].multiples[0], trials[0].multiples[-1])
-        axes.set_ylim(-100 * max(worst, max(gains)) * 1.1, 100 * worst * 1.1)
+        axes.set_ylim(-100 * max(worst, min(max(gains), VAST)) * 1.1, 100 * worst * 1.1)
     else:
         _empty(axes, "No step was tried: level light does not, and a loss that broke cannot be.")
     return _titled(figure, axes, "Another batch's loss after multiples of a step")
@@ -144,15 +150,16 @@ def _layers(record: Record, finding: Finding, title: str, value: Callable[[Layer
 def _first_look(record: Record, finding: Finding) -> Figure:
     figure, axes = _begin("layer", "root mean square")
     look: Look | None = record.looks[0] if record.looks else None
-    seen = [layer for layer in look.layers if layer.output_rms > 0] if look else []
+    seen = [layer for layer in look.layers if 0 < layer.output_rms < math.inf] if look else []
     heights = [seen[0].input_rms, *(layer.output_rms for layer in seen)] if seen else []
-    if heights:
-        axes.plot(range(len(heights)), heights, "o-", color=LIGHT["blue"], markersize=4)
+    points = [(place, height) for place, height in enumerate(heights) if math.isfinite(height)]
+    if points:
+        axes.plot(*zip(*points, strict=True), "o-", color=LIGHT["blue"], markersize=4)
     for place, layer in enumerate(seen, start=1):
         if layer.layer == finding.layer:
             label = _named(layer.layer)
             axes.plot([place], [layer.output_rms], "o", color=LIGHT["vermillion"], markersize=9, label=label)
-    return _finish(figure, axes, "Signals at the first look", heights)
+    return _finish(figure, axes, "Signals at the first look", [height for _, height in points])
 
 
 def _begin(x: str, y: str) -> tuple[Figure, Axes]:
@@ -166,6 +173,9 @@ def _begin(x: str, y: str) -> tuple[Figure, Axes]:
 
 def _finish(figure: Figure, axes: Axes, title: str, values: Sequence[float]) -> Figure:
     """Logarithmic where values spread over more than a factor of ten; steps and layers are whole numbers."""
+    left, right = axes.get_xlim()
+    if right - left < 1:  # a single step has whole numbers beside it, too
+        axes.set_xlim(left - 1, right + 1)
     count_ticks(axes)
     positive = [value for value in values if value > 0]
     if positive and max(positive) > OUT_OF_PROPORTION * min(positive) and len(positive) == len(values):
@@ -197,6 +207,7 @@ def _line(
 ) -> None:
     if points:
         xs, ys = zip(*points, strict=True)
+        marker = marker or ("o" if len(points) == 1 else "")  # one point makes no line
         axes.plot(xs, ys, color=LIGHT[color], linewidth=width, label=label or None, marker=marker, markersize=4)
 
 

@@ -120,8 +120,10 @@ def input_look(name: str, signal: Signal, arrays: Mapping[tuple[str, str], Array
     """The look at an input of the network."""
     variances, means = arrays["variances", name], arrays["means", name]
     smallest, largest = _ends(np.sqrt(variances), 0.1, 0.9)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        offset = float(np.sqrt(np.square(means).mean() / variances.mean()))
+    offset = math.nan  # a single value of each feature has no deviation
+    if signal.entries > len(means):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            offset = float(np.sqrt(np.square(means).mean() / variances.mean()))
     return InputLook(
         layer=name,
         rms=math.sqrt(np.square(arrays["sizes", name]).sum() / signal.entries),

@@ -217,7 +217,6 @@ class Record:
         facts: What does not change.
         probed: Results of probes as (step, result), by the probe's name.
         problems: What could not be measured.
-        validated: Whether there are validation data.
     """
 
     losses: list[float] = field(default_factory=list)

@@ -75,7 +75,7 @@ def try_step(
     mine, another = Surface(model, loss_fn, own), Surface(model, loss_fn, other)
     way = _completed(moved, mine.here)
     if not any(bool(value.any()) for value in way.values()):
-        raise CannotMeasure("No parameter moved: was the optimizer's step skipped?")
+        raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
     before = mine.moved(way, -1.0)
     loss, gradient = mine.gradient(before)
     (after,) = _along(mine, way, [1.0])

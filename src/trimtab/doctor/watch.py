@@ -82,6 +82,7 @@ class Watch:
 
     Attributes:
         failures: What hooks could not look at since this was last cleared, and why, by layer.
+        compiled: Whether there are layers that are not hooked because they are compiled.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, hooks: bool = True) -> None:
@@ -92,7 +93,9 @@ class Watch:
         self._signals: dict[str, Signal] = {}
         self._values: dict[str, float] = {}
         self._half = False
+        self._versions: dict[str, int | None] = {}  # of the weights when their layers were called
         self.failures: dict[str, str] = {}
+        self.compiled = False
         self._norms: dict[str, Any] = {}
         self._running = Packed[tuple[str, str]]({})
         self._silent: deque[dict[str, Any]] = deque(maxlen=DEAD_LOOKS)  # which outputs of each layer had no gradient
@@ -103,24 +106,39 @@ class Watch:
         self._norms = dict(running_norms(self._model))
         self._running = Packed(running_tensors(self._norms))
         if self._hooked and hooks:
+            compiled = compiled_layers(self._model)
+            self.compiled = not compiled.isdisjoint(weighted_layers(self._model).values())
             for name, layer in weighted_layers(self._model).items():
-                hook = ModuleHook(partial(self._call, self._see, name), self._pause)
-                self._handles.append(layer.register_forward_hook(hook))
+                if layer not in compiled:
+                    hook = ModuleHook(partial(self._call, self._see, name), self._pause)
+                    self._handles.append(layer.register_forward_hook(hook))
             for name, norm in self._norms.items():
-                hook = ModuleHook(partial(self._call, self._count, name), self._pause)
-                self._handles.append(norm.register_forward_hook(hook))
+                if norm not in compiled:
+                    hook = ModuleHook(partial(self._call, self._count, name), self._pause)
+                    self._handles.append(norm.register_forward_hook(hook))
 
     def disarm(self) -> None:
         """Take the hooks away, and forget what they have seen."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._half = [], False
-        self._signals, self._values, self._norms = {}, {}, {}
+        self._signals, self._values, self._norms, self._versions = {}, {}, {}, {}
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the optimizer has moved weights since their layers were called, as far as hooks have seen that."""
+        held = held_by(self._optimizer)
+        weights: dict[str, Any] = {name: layer.weight for name, layer in weighted_layers(self._model).items()}
+        return any(
+            _torch.version_of(weights[name]) != version
+            for name, version in self._versions.items()
+            if name in weights and id(weights[name]) in held
+        )
 
     @torch.no_grad()
     def look(self, step: int) -> Taken:
         """Look at the gradients, before the optimizer uses them."""
-        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        held = held_by(self._optimizer)
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
         layers: dict[str, Any] = {
             name: layer
@@ -136,7 +154,7 @@ class Watch:
         )
         taken = Taken(
             step=step,
-            lr=largest_rate(self._optimizer),
+            lr=largest_option(self._optimizer, "lr"),
             before=dict(zip(mine, _torch.clone_all(list(mine.values())), strict=True)),
             numbers=Packed(
                 {**norms, **gradients_of_outputs(layers), **tensors_of(self._signals), **running_tensors(self._norms)}
@@ -199,17 +217,20 @@ class Watch:
 
     def _call(self, see: Callable[..., None], name: str, *about: Any) -> None:
         """Look at a call of a layer: whatever goes wrong, the training's forward goes on."""
+        if torch.compiler.is_compiling():  # nothing of a look belongs into compiled code
+            return
         try:
             see(name, *about)
         except Exception as error:
             self.failures[name] = f"{type(error).__name__}: {error}"
 
-    def _see(self, name: str, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _see(self, name: str, layer: Any, args: tuple[Any, ...], output: Any) -> None:
         x = args[0] if args else None
         if not (isinstance(x, Tensor) and isinstance(output, Tensor) and output.requires_grad and layer.training):
             return
         if not x.is_floating_point() or not x.numel() or _torch.in_backward():
             return
+        self._versions[name] = _torch.version_of(layer.weight)
         with torch.no_grad():
             self._half = self._half or output.dtype.itemsize < 4
             self._signals[name] = signal_of(layer, x, output)
@@ -220,7 +241,7 @@ class Watch:
             self._values[name] = x.numel() / x.shape[1]
 
     def _rates(self) -> dict[str, float]:
-        rates = {id(p): float(g.get("lr", 0.0)) for g in self._optimizer.param_groups for p in g["params"]}
+        rates = {id(p): option(g, "lr") for g in self._optimizer.param_groups for p in g["params"]}
         layers = weighted_layers(self._model).items()
         return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
 
@@ -251,6 +272,13 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def compiled_layers(model: nn.Module) -> set[nn.Module]:
+    """All that is within a compiled module, or was called by compiled code: a hook would have that compiled anew."""
+    within = {each for module in model.modules() if _torch.is_compiled(module) for each in module.modules()}
+    called = {m for m in model.modules() if any(map(_torch.was_compiled, _torch.parameters_of(m).values()))}
+    return within | called
+
+
 def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Layers that normalize by the batch and move running averages by a share of it."""
     for name, module in model.named_modules():
@@ -260,6 +288,17 @@ def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
-def largest_rate(optimizer: Optimizer) -> float:
-    """The largest learning rate of the groups; 0 if they have none."""
-    return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
+def held_by(optimizer: Optimizer) -> set[int]:
+    """The parameters that an optimizer moves, by identity."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def option(group: Mapping[str, Any], name: str) -> float:
+    """A number of one of an optimizer's groups; 0 if it is not there, or None: some optimizers choose their rate."""
+    value = group.get(name)
+    return 0.0 if value is None else float(value)
+
+
+def largest_option(optimizer: Optimizer, name: str) -> float:
+    """The largest of the groups."""
+    return max((option(group, name) for group in optimizer.param_groups), default=0.0)

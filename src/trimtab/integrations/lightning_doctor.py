@@ -70,8 +70,8 @@ class DoctorCallback(Callback):  # type: ignore[misc]
         self._examination.begin(pl_module, trainer.optimizers[0], self._loss_fn or loss_fn)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Remember the batch."""
-        self._seen = batch, batch_idx
+        """Remember the batch; its loss is not known yet, and will not be if `training_step` skips it."""
+        self._seen, self._loss = (batch, batch_idx), None
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         """Remember the loss, of which Lightning has taken a share where gradients are accumulated."""

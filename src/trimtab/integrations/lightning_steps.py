@@ -18,6 +18,7 @@ def training_loss(trainer: Any, batch_idx: int) -> LossFunction:
     """What `training_step` returns, in the precision of the training."""
 
     def loss_fn(module: Any, batch: Any) -> Tensor:
+        batch = trainer.precision_plugin.convert_input(batch)  # as Lightning has, if it is not from elsewhere
         arguments = (batch, batch_idx)[: len(inspect.signature(module.training_step).parameters)]
         with trainer.precision_plugin.train_step_context():
             result = module.training_step(*arguments)

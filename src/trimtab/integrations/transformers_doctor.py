@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,8 @@ class DoctorCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Make the doctor."""
         self._end()
-        self._examination.begin(model, innermost(optimizer), self._loss_fn)
+        compiled = cast(nn.Module, torch.compile(model)) if args.torch_compile else model  # as the Trainer will have it
+        self._examination.begin(compiled, innermost(optimizer), self._loss_fn)
         self._hook = model.register_forward_hook(self._see, with_kwargs=True)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:

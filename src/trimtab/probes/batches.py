@@ -1,11 +1,12 @@
 """The samples of a batch, whatever it is made of, counted and cut."""
 
 import copy
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -39,6 +40,13 @@ def split_batch(batch: Any, parts: int) -> list[Any]:
     return [_sliced(batch, count, slice(index * size, (index + 1) * size)) for index in range(parts)]
 
 
+def on_device(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on a device, in dictionaries, lists, tuples and dataclasses; the rest is as it was."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    return _changed(batch, lambda each: on_device(each, device))
+
+
 def first_samples(batch: Any, wanted: int) -> Any:
     """The first samples of a batch that has so many, cut as by `split_batch`."""
     return _sliced(batch, samples_of(batch) or 0, slice(wanted))
@@ -47,20 +55,23 @@ def first_samples(batch: Any, wanted: int) -> Any:
 def _sliced(value: Any, count: int, which: slice) -> Any:
     if isinstance(value, Tensor | np.ndarray):
         return value[which] if value.ndim and len(value) == count else value
+    return _changed(value, lambda each: _sliced(each, count, which))
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same container with its contents changed; what is none is as it was."""
     if isinstance(value, Mapping):
-        cut = {key: _sliced(each, count, which) for key, each in value.items()}
+        changed = {key: change(each) for key, each in value.items()}
         if not isinstance(value, MutableMapping):
-            return cut
+            return changed
         same = copy.copy(value)  # of its own type, which may have methods of its own
-        same.update(cut)
+        same.update(changed)
         return same
     if isinstance(value, list | tuple):
-        cuts = [_sliced(each, count, which) for each in value]
-        return type(value)(*cuts) if hasattr(value, "_fields") else type(value)(cuts)
+        several = [change(each) for each in value]
+        return type(value)(*several) if hasattr(value, "_fields") else type(value)(several)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{field.name: _sliced(getattr(value, field.name), count, which) for field in fields(value)}
-        )
+        return replace(value, **{field.name: change(getattr(value, field.name)) for field in fields(value)})
     return value
 
 

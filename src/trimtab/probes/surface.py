@@ -140,7 +140,7 @@ def copied_batch(batch: Any) -> Any:
     """A copy, so that a loss function may remove something from the batch or change it in place."""
     try:
         return copy.deepcopy(batch)
-    except (RuntimeError, TypeError, ValueError):  # what cannot be copied is used as it is
+    except Exception:  # what cannot be copied, for whatever reason of its own, is used as it is
         return batch
 
 

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from trimtab.data import Dataset, batches, load
 from trimtab.doctor import Doctor
 from trimtab.doctor.schedule import Level
+from trimtab.probes.batches import on_device
 from trimtab.probes.result import LossFunction
 from trimtab.training.building import attach_bnp, batch_size_of, split_data
 from trimtab.training.objective import Objective
@@ -26,6 +28,7 @@ from trimtab.training.stepping.optimizers import build_optimizer
 
 VALIDATION_SAMPLES = 256
 VALIDATION_BATCHES = 4
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,9 @@ def of_loader(
     model = model.to(device)
     optimizer = build_optimizer(settings, model)
     attach_bnp(settings, model, optimizer)
-    return Patient(model, optimizer, loss_fn, (_moved(b, device) for b in _again_and_again(loader, "the loader")), [])
+    return Patient(
+        model, optimizer, loss_fn, (on_device(b, device) for b in _again_and_again(loader, "the loader")), []
+    )
 
 
 def examine(
@@ -138,10 +143,16 @@ def examine(
     )
     patient.model.train()
     findings = 0
-    for number, batch in enumerate(islice(patient.batches, steps), start=1):
+    stream = islice(patient.batches, steps)
+    for number in range(1, steps + 1):
+        with _own_code(f"batch {number} cannot be read"):
+            batch = next(stream, _END)
+        if batch is _END:
+            break
         patient.optimizer.zero_grad()
-        loss = _first_loss(patient, batch) if number == 1 else patient.loss_fn(patient.model, batch)
-        loss.backward()
+        with _own_code("the loss of the first batch cannot be computed" if number == 1 else f"step {number} failed"):
+            loss = _checked(patient.loss_fn(patient.model, batch))
+            loss.backward()
         doctor.step(batch, loss)
         patient.optimizer.step()
         if show is not None:
@@ -153,19 +164,28 @@ def examine(
     return doctor
 
 
-def _first_loss(patient: Patient, batch: Any) -> Tensor:
-    """The loss of the first batch, of which the user's code has to be capable.
+@contextmanager
+def _own_code(what: str) -> Iterator[None]:
+    """Whatever the user's own code raises is one sentence.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it raises something. Want of memory is told otherwise.
     """
     try:
-        loss = patient.loss_fn(patient.model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise TypeError("it is no tensor of one number")
-    except Exception as error:  # whatever the user's own code raises
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "allocate memory" in str(error):
+            raise
         why = str(error).partition("\n")[0]
-        raise ValueError(f"the loss of the first batch cannot be computed ({type(error).__name__}: {why})") from error
+        raise ValueError(f"{what} ({type(error).__name__}: {why})") from error
+
+
+def _checked(loss: Any) -> Tensor:
+    """A loss that can be trained with."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise TypeError("it is no tensor of one number")
     return loss
 
 
@@ -238,15 +258,3 @@ def _again_and_again(loader: Iterable[Any], what: str) -> Iterator[Any]:
 def _validation(held_out: Any, dataset: Dataset, settings: Settings, device: torch.device) -> list[Any]:
     few = batches(held_out, VALIDATION_SAMPLES, dataset=dataset, normalize=resolved(settings.normalize), device=device)
     return list(islice(few, VALIDATION_BATCHES))
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    """A batch on the device, in tuples, lists and dictionaries."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, list | tuple):
-        moved = [_moved(each, device) for each in batch]
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    return batch

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from trimtab.doctor.finding import NAMES, Diagnosis, Finding, Note
-from trimtab.doctor.record import Record
+from trimtab.doctor.record import Problem, Record
 from trimtab.doctor.rules import batches, notes, rates, settings, signals, starts
+
+T = TypeVar("T")
 
 RULES: tuple[Callable[[Record], Finding | None], ...] = (
     rates.learning_rate_too_high,
@@ -69,7 +72,8 @@ CAUSES: dict[str, frozenset[str]] = {
 
 def judge(record: Record) -> Diagnosis:
     """What all rules have to say of a record: findings by weight, and of equal ones in the order of their names."""
-    found = [finding for rule in RULES if (finding := rule(record)) is not None]
+    failures: list[Problem] = []
+    found = [finding for rule in RULES if (finding := _judged(rule, record, failures)) is not None]
     names = {finding.name for finding in found}
     found = [
         replace(finding, certainty=min(finding.certainty, LATER))
@@ -78,10 +82,20 @@ def judge(record: Record) -> Diagnosis:
         for finding in found
     ]
     found.sort(key=lambda finding: (-finding.weight, NAMES.index(finding.name)))
-    noted = [note for rule in NOTES if (note := rule(record)) is not None]
+    noted = [note for rule in NOTES if (note := _judged(rule, record, failures)) is not None]
     return Diagnosis(
         findings=tuple(found),
-        notes=(*noted, *notes.problems(record)),
+        notes=(*noted, *notes.problems(replace(record, problems=[*record.problems, *failures]))),
         steps=len(record.losses),
         level=record.level,
     )
+
+
+def _judged(rule: Callable[[Record], T], record: Record, failures: list[Problem]) -> T | None:
+    """What a rule says; one that fails is a problem. A training of days must not end because of a rule."""
+    try:
+        return rule(record)
+    except Exception as error:
+        name = rule.__name__.replace("_", "-")
+        failures.append(Problem(step=len(record.losses), what=name, sentence=f"{type(error).__name__}: {error}"))
+        return None

@@ -82,7 +82,7 @@ def problems(record: Record) -> list[Note]:
         Note(
             name="not-measured",
             sentence=f"{what} could not be measured{f', {times} times' if times > 1 else ''}: "
-            f"{sentence.splitlines()[0]}",
+            f"{(sentence.splitlines() or [''])[0]}",
             evidence={"times": float(times)},
         )
         for (what, sentence), times in counted.items()

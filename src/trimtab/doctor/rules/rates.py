@@ -223,7 +223,7 @@ def _rewritten(seen: Trend, share: float) -> Finding:
 
 
 def _finding(evidence: dict[str, float], sentence: str, *, factor: float, certainty: float, severity: float) -> Finding:
-    words = f"divide the learning rate by {1 / factor:g}"
+    words = f"divide the learning rate by {1 / factor:.3g}"
     return Finding(
         name="learning-rate-too-high",
         evidence=evidence,

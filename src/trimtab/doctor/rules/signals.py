@@ -182,6 +182,8 @@ def _better_without(record: Record) -> Finding | None:
         return None
     layer = max(means, key=means.__getitem__)
     times = middle_of(moves(look, layer) for look in record.looks)
+    if not 0 < times < math.inf:  # it stands still in most looks; in the steps that were tried it moved so far at least
+        times = OUT_OF_PROPORTION
     return _disproportion(
         layer,
         times,

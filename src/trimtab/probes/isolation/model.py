@@ -6,7 +6,8 @@ generators are restored afterwards, also after Ctrl-C, and no BNP observes what 
 random state that the training has at that moment: all runs draw the same dropout mask.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ class IsolatedModel:
         self._running: _Beginning | None = None  # how all was when the run began, while there is one
         self._copies: dict[str, Tensor] | None = None  # of tensors that are not trained, in the innermost run
         self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+        self._device_types = {t.device.type for t in tensors}
 
     def leaves(self, point: Point | None = None) -> dict[str, Tensor]:
         """Leaf tensors to differentiate by: copies of the parameters, or the values of a point without a copy."""
@@ -85,7 +87,7 @@ class IsolatedModel:
         all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
         others = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
         random_state, attributes = RandomState(self.model, self._devices), ModuleAttributes(self.model)
-        with DeferredSignals() as signals, paused(self.model):
+        with DeferredSignals() as signals, paused(self.model), _casts_not_kept(self._device_types):
             try:
                 attributes.replace_by_copies()
                 self._set_modes()
@@ -132,6 +134,22 @@ class IsolatedModel:
                 module.eval()
             elif self.statistics == "frozen":
                 freeze_statistics(name, module)
+
+
+@contextmanager
+def _casts_not_kept(device_types: Iterable[str]) -> Iterator[None]:
+    """Within an autocast around all of this, have no copies of parameters in half precision kept.
+
+    It would keep them until its end, whatever values the parameters take meanwhile. Those that the caller's own
+    computations have left there stay.
+    """
+    several = [kind for kind in device_types if torch.amp.is_autocast_available(kind)]
+    kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(kept and not any(map(torch.is_autocast_enabled, several)))
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 @dataclass(frozen=True)
