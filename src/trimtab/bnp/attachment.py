@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Callable
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from torch.optim import LBFGS, Optimizer
@@ -103,12 +102,10 @@ def attached_to(optimizer: Optimizer) -> list[Attachment]:
     return list(_ATTACHED.get(innermost(optimizer), ()))
 
 
-_params_of = itemgetter("params")
-
-
 def parameter_ids(optimizer: Optimizer) -> set[int]:
     """The identities of an optimizer's parameters."""
-    return set(map(id, chain.from_iterable(map(_params_of, optimizer.param_groups))))
+    # A list and not operator.itemgetter, at which torch.compile would break the step of an optimizer.
+    return set(map(id, chain.from_iterable([group["params"] for group in optimizer.param_groups])))
 
 
 def bnps_attached_to(optimizer: Optimizer) -> list[Any]:
