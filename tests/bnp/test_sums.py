@@ -8,10 +8,10 @@ from torch import nn
 
 from trimtab.bnp import Moments, Options, Rows
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import COUNTS, RowSums
 from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.backends import Backends, cpu
 from trimtab.bnp.layers import output_first
+from trimtab.bnp.row_sums import COUNTS, RowSums, sums_of
 
 BACKENDS = [
     pytest.param(False, id="reference"),
@@ -60,7 +60,7 @@ def test_a_step_with_sums_is_the_step_with_moments(
         for _ in range(3):
             x = 2 + torch.randn(count, 4, generator=generator, dtype=dtype)
             rows = Rows(Moments.of(x, columns=1), samples=count, outputs=3 * count, zeros=zeros)
-            step.rows = RowSums(rows.sums(), (4,), dtype) if summed else rows
+            step.rows = RowSums(sums_of(rows), (4,), dtype) if summed else rows
             assert not any(map(bool, backends.step([step], fold=True)))
         results.append(result(step))
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 1e-10, "atol": 1e-12}

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import Estimate, RunningAverage
-from trimtab.bnp.algorithm.moments import Rows, RowSums, at_least_float32, scalar
+from trimtab.bnp.algorithm.moments import Rows, at_least_float32, scalar
 from trimtab.bnp.options import Options
+
+if TYPE_CHECKING:
+    from trimtab.bnp.row_sums import RowSums
 
 Shape = tuple[int, int, int, int]
 """Of a weight in the layout of `transform`: groups, outputs, inputs, sites."""
@@ -36,7 +39,7 @@ class LayerStep:
     name: str
     weight: Tensor
     bias: Tensor | None
-    rows: Rows | RowSums
+    rows: "Rows | RowSums"
     running: RunningAverage
     view: Callable[[Tensor], Tensor]
     shape: Shape

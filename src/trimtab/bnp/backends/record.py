@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import COUNTS, Count, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Count, Rows
 from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.algorithm.transform import squared_norm
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, is_channels_last
+from trimtab.bnp.row_sums import COUNTS, RowSums
 
 FIELDS = {
     # Addresses: the gradients (bias: 0 if there is none), the batch, the running averages with their counters.
