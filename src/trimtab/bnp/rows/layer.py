@@ -267,17 +267,19 @@ class ObservedLayer(KnownLayer):
         return step
 
     def _fitted(self, weight: nn.Parameter, rows: Rows | RowSums, known: KnownShape) -> Rows | RowSums | None:
-        """The rows on the weight's device, and running averages for them; None, and a problem, if they do not fit."""
+        """The rows on the weight's device, with running averages; None if they do not fit or have no numbers."""
         like = rows if isinstance(rows, RowSums) else rows.moments
         if like.shape not in known[3]:
             self._has(wrong_columns(like.shape, known[2]))
             return None
         if like.device != weight.device:  # the model was moved
+            if like.device.type == "meta":
+                return None
             rows = rows.to(weight.device)
             like = rows if isinstance(rows, RowSums) else rows.moments
         if (token := self._compiled.token) is not None and token.device != weight.device:
             self._prepare_for_compiled_code(weight)
-        if self.running is None:
+        if self.running is None or (self.running.mean.is_meta and like.device.type != "meta"):  # without numbers
             self.running = self.new_averages(like.shape)
         average = self.running.mean
         if average.shape != like.shape:
