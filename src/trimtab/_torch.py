@@ -64,7 +64,7 @@ def weight_norm_type() -> type[nn.Module]:
 
 # ---- Modules
 
-CONVOLUTION_METHODS = tuple([name for name in ("forward", "_conv_forward") if hasattr(nn.Conv2d, name)])
+CONVOLUTION_METHODS = ("forward", "_conv_forward") if _find("torch.nn.Conv2d._conv_forward") else ("forward",)
 """The methods of a convolution that lead from its call to the operation."""
 
 
