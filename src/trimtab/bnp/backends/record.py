@@ -186,6 +186,7 @@ def _batch_of(step: LayerStep, known: _Known) -> tuple[tuple[Count, Count, Count
     rows = step.rows
     if isinstance(rows, RowSums):
         return None, _dense(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device), 0
+    rows = rows.rows()
     if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
         step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
     batch = rows.moments.count, rows.samples, rows.outputs
