@@ -112,7 +112,7 @@ class KnownLayer:
             except Exception:  # it may be a user's function
                 view = None
             if view is None or not _torch.is_view_of(view, like) or not has_each_once(view, like):
-                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
+                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the view of its type says")
                 return None
             shape = groups, outputs, inputs, sites
             self._shape = weight_shape, own_groups, shape, column_shapes(weight, shape)
