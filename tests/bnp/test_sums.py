@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from trimtab.bnp import Moments, Options, Rows
+from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.algorithm.step import LayerStep, scaling
 from trimtab.bnp.backends import Backends, cpu
 from trimtab.bnp.layers import output_first
 from trimtab.bnp.row_sums import COUNTS, RowSums, sums_of
@@ -87,6 +88,29 @@ def test_sums_that_are_not_finite_are_kept_out(fast: bool) -> None:
     assert bool(flag)
     assert step.running.skipped == 1 and step.running.steps == 0
     assert torch.equal(step.running.mean, torch.zeros(4))
+
+
+@pytest.mark.parametrize("why", ["fold=False", "rows that are not finite"])
+@pytest.mark.parametrize("debias", [False, True])
+@pytest.mark.parametrize("fast", BACKENDS)
+def test_a_step_that_is_not_folded_uses_the_averages_as_they_are(fast: bool, debias: bool, why: str) -> None:
+    options = Options(fast=fast, debias=debias)
+    backends = Backends(options)
+    x = 2 + torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step = layer_step(Rows(Moments.of(x, columns=1), 7, 21), debias)
+    backends.step([step], fold=True)
+    x[0, 0] = 3 if why == "fold=False" else torch.inf
+    step.rows = Rows(Moments.of(x, columns=1), 7, 21)
+    before = copy.deepcopy(step.running)
+    mean, scale, q2 = scaling(step, step.rows, *before.estimate(), options)
+    assert step.bias is not None
+    weight, bias = step.weight.view(step.shape), step.bias.view(2, 3, 1, 1)
+    expected = transform.precondition(weight.clone(), bias.clone(), mean, scale, q2)
+    backends.step([step], fold=why != "fold=False")
+    torch.testing.assert_close(weight, expected[0])
+    torch.testing.assert_close(bias, expected[1])
+    for name in ("mean", "variance", "weight", "steps"):
+        assert torch.equal(getattr(step.running, name), getattr(before, name))
 
 
 @pytest.mark.parametrize("name", RunningAverage.NAMES)
