@@ -36,6 +36,8 @@ def test_a_single_row_and_no_row() -> None:
         assert both.count == 1
         assert torch.equal(both.mean, x)
         assert torch.equal(both.variance, torch.zeros(4))
+    spoiled = Moments.of(torch.tensor([1.0, torch.inf]), columns=-1)
+    assert spoiled.variance.isfinite().tolist() == [True, False]
 
 
 @settings(max_examples=50, deadline=None)
