@@ -113,6 +113,25 @@ def test_a_step_that_is_not_folded_uses_the_averages_as_they_are(fast: bool, deb
         assert torch.equal(getattr(step.running, name), getattr(before, name))
 
 
+@pytest.mark.parametrize("fast", BACKENDS)
+@pytest.mark.parametrize("strides", ["gaps", "channels last", "another order"])
+def test_gradients_with_any_strides_are_changed_where_they_are(fast: bool, strides: str) -> None:
+    rows = Rows(Moments.of(torch.arange(20.0).view(5, 4), columns=1), 5, 5)
+    step, plain = layer_step(rows, False), layer_step(rows, False)
+    weight = step.weight
+    if strides == "gaps":
+        step.weight = torch.zeros(6, 2, 2, 5)[..., 1::2]
+    else:
+        order = {"channels last": (0, 2, 3, 1), "another order": (3, 1, 0, 2)}[strides]
+        inverse = [order.index(dim) for dim in range(4)]
+        step.weight = torch.zeros([weight.shape[dim] for dim in order]).permute(inverse)
+    step.weight.copy_(weight)
+    for each, its_fast in ((step, fast), (plain, False)):
+        Backends(Options(fast=its_fast)).step([each], fold=True)
+    assert not step.weight.is_contiguous()
+    torch.testing.assert_close(result(step), result(plain))
+
+
 @pytest.mark.parametrize("name", RunningAverage.NAMES)
 def test_a_tensor_of_the_averages_that_is_replaced_is_the_one_that_is_used(name: str) -> None:
     """What a backend remembers of a layer holds addresses; nobody has to tell it."""
