@@ -647,6 +647,19 @@ def test_a_backward_that_begins_at_the_output_of_a_layer(last: nn.Module, packin
         model.zero_grad()
 
 
+@pytest.mark.parametrize("layer", [nn.Conv1d(3, 2, 1), nn.Conv1d(3, 2, 1, bias=False)], ids=str)
+def test_a_backward_that_begins_at_a_convolution(layer: nn.Module) -> None:
+    """Of a batch, whose output is no view, so that the backward begins at the node of the call."""
+    model = nn.Sequential(nn.Tanh(), layer)
+    bnp = trimtab.BNP(model)
+    for _ in range(2):
+        y = model(torch.randn(2, 3, 5))
+        y.backward(torch.ones_like(y))
+        assert pending_rows(bnp) == {"1": 10}
+        bnp.step()
+        model.zero_grad()
+
+
 class TwoHeads(nn.Module):
     """Two layers that share an input, which is itself the result of a transposition."""
 
