@@ -31,28 +31,35 @@ def missing(name: str) -> Iterator[None]:
         holder = getattr(holder, part)
     find_spec = importlib.util.find_spec
     value = getattr(holder, own, None)
+    inherited = value is not None and own not in vars(holder)
     importlib.util.find_spec = lambda module, package=None: None if module == name else find_spec(module, package)
-    if value is not None:
+    if inherited:
+        setattr(holder, own, None)
+    elif value is not None:
         delattr(holder, own)
     try:
         yield
     finally:
         importlib.util.find_spec = find_spec
-        if value is not None:
+        if inherited:
+            delattr(holder, own)
+        elif value is not None:
             setattr(holder, own, value)
 
 
 class Net(nn.Module):
-    """With normalization, weight normalization, and a part that is computed again in the backward."""
+    """With normalization, weight normalization, a view that is changed in place, and a part that is computed again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.rows = nn.Linear(16, 16)
         self.again = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
         self.last = nn.utils.parametrizations.weight_norm(nn.Linear(8, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden: Tensor = checkpoint(self.again, self.first(x), use_reentrant=False)
+        rows = self.rows(self.first(x).flatten(2)).relu_()
+        hidden: Tensor = checkpoint(self.again, rows, use_reentrant=False)
         return self.last(hidden)  # type: ignore[no-any-return]
 
 

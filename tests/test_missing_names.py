@@ -13,6 +13,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
+import trimtab
+from tests.bnp.helpers import pending_rows
 from trimtab import _torch
 
 
@@ -138,3 +140,31 @@ def test_a_step_without_the_hooks_for_all_optimizers(monkeypatch: pytest.MonkeyP
         handle.remove()
     assert parameter.item() == -1
     assert _torch.step_without_hooks(torch.optim.Optimizer) is torch.optim.Optimizer.step
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", ["_HAS_BASE", "_HAS_VERSION", "_PARAMETERS"])
+def test_rows_count_as_ever_without_what_tensors_and_modules_have(
+    name: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that is changed in place, a gradient that is set to zero, and layers that are put into the model."""
+    if name == "_HAS_BASE":
+        monkeypatch.setattr(_torch, "_HAS_BASE", False)
+        monkeypatch.setattr(_torch, "base_of", lambda x: x)
+    elif name == "_HAS_VERSION":
+        monkeypatch.setattr(_torch, "version_of", lambda x: None)
+    else:
+        monkeypatch.setattr(_torch, "_PARAMETERS", "gone")
+        monkeypatch.setattr(_torch, "_CHILDREN", "gone")
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2, bias=False), nn.ReLU(inplace=True))
+    bnp = trimtab.BNP(model, fast=fast)
+    model(torch.randn(2, 5, 3)).sum().backward()
+    assert pending_rows(bnp) == {"0": 10, "2": 10}
+    model.zero_grad(set_to_none=False)
+    model(torch.randn(7, 3)).sum().backward()
+    assert pending_rows(bnp) == {"0": 7, "2": 7}
+    bnp.step()
+    model.append(nn.Linear(2, 2))
+    model[0].weight = nn.Parameter(torch.randn(4, 3))
+    model(torch.randn(6, 3)).sum().backward()
+    assert pending_rows(bnp) == {"0": 6, "2": 6, "4": 6}

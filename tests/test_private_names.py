@@ -17,7 +17,8 @@ DOCUMENTED = {"os._exit", "sys._getframe", "sys._current_frames", "_thread"}
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 _OPTIMIZER = torch.optim.SGD([torch.zeros(1)])
-TORCHS = {name for each in (nn.Module(), torch.zeros(1), _OPTIMIZER) for name in dir(each) if name.startswith("_")}
+_THEIRS = (nn.Module(), nn.Conv2d(1, 1, 1), torch.zeros(1), _OPTIMIZER)
+TORCHS = {name for each in _THEIRS for name in dir(each) if name.startswith("_")}
 """Private names of torch's objects: ours only where a class of ours that is not a subclass of theirs defines them."""
 TORCHS_MODULE = re.compile(r"torch(\.\w+)*\._[a-zA-Z][\w.]*")
 
@@ -58,9 +59,18 @@ def _definitions(node: ast.ClassDef) -> set[str]:
     for each in node.body:
         targets = each.targets if isinstance(each, ast.Assign) else [each.target] if hasattr(each, "target") else []
         found.update(target.id for target in targets if isinstance(target, ast.Name))
-        if isinstance(each, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__slots__" for t in each.targets):
+        if isinstance(each, ast.Assign) and _is_slots(each):
             found.update(ast.literal_eval(each.value))
     return found
+
+
+def _is_torchs_name(value: object) -> bool:
+    """Whether a constant is a private name of torch, by which something could be looked up."""
+    return isinstance(value, str) and bool(TORCHS_MODULE.fullmatch(value) or (value in TORCHS and is_private(value)))
+
+
+def _is_slots(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__slots__" for t in node.targets)
 
 
 def _is_self(node: ast.expr) -> bool:
@@ -69,7 +79,8 @@ def _is_self(node: ast.expr) -> bool:
 
 def private_names(tree: ast.Module, classes: Classes) -> Iterator[tuple[int, str]]:
     """The line and text of each use of a private name of somebody else."""
-    docstrings = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    no_names = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}  # docstrings, and what is in __slots__
+    no_names |= {id(n) for each in ast.walk(tree) if _is_slots(each) for n in ast.walk(each)}
     waiting: list[tuple[ast.AST, ast.ClassDef | None]] = [(tree, None)]
     while waiting:
         node, owner = waiting.pop()
@@ -88,7 +99,7 @@ def private_names(tree: ast.Module, classes: Classes) -> Iterator[tuple[int, str
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr"):
             if isinstance(name := node.args[1], ast.Constant) and is_private(str(name.value)):
                 yield node.lineno, ast.unparse(node)
-        elif isinstance(node, ast.Constant) and id(node) not in docstrings and TORCHS_MODULE.fullmatch(str(node.value)):
+        elif isinstance(node, ast.Constant) and id(node) not in no_names and _is_torchs_name(node.value):
             yield node.lineno, repr(node.value)
 
 
@@ -122,6 +133,10 @@ FOREIGN = [
     "from torch._dynamo import config",
     "getattr(model, '_orig_mod', None)",
     "'torch._dynamo' in sys.modules",
+    "attrgetter('_version')(x)",
+    "vars(module)['_parameters']",
+    "module.__dict__.get('_modules')",
+    "[getattr(layer, name) for name in ('forward', '_conv_forward')]",
     "class A(nn.Module):\n    def f(self): return self._parameters",
     "class A(nn.Module):\n    def f(self): self._modules = {}",
     "class A:\n    def __init__(self): self._version = 1\n    def f(self, x): return x._version",
@@ -138,6 +153,7 @@ OURS = [
     "class A:\n    def _x(self): pass\nclass B(A):\n    def f(self): return self._x()",
     "class A:\n    def __init__(self): self._parameters = []\n    def f(self): return self._parameters",
     '"""Of torch._dynamo."""',
+    "class A:\n    __slots__ = ('_version',)\n    def f(self): return self._version",
 ]
 
 

@@ -64,8 +64,11 @@ def weight_norm_type() -> type[nn.Module]:
 
 # ---- Modules
 
-CONVOLUTION_METHODS = tuple([name for name in ("forward", "_conv_forward") if hasattr(nn.Conv2d, name)])
+CONVOLUTION_METHODS = ("forward", "_conv_forward") if _find("torch.nn.Conv2d._conv_forward") else ("forward",)
 """The methods of a convolution that lead from its call to the operation."""
+
+
+_PARAMETERS, _CHILDREN = "_parameters", "_modules"  # in which a module keeps what it has
 
 
 class _Contents(Mapping[str, Any]):
@@ -86,7 +89,7 @@ class _Contents(Mapping[str, Any]):
 
 def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
     """A module's own parameters by name, now and later. Asking for the attribute may compute it (parametrizations)."""
-    parameters: Mapping[str, nn.Parameter | None] | None = module.__dict__.get("_parameters")
+    parameters: Mapping[str, nn.Parameter | None] | None = module.__dict__.get(_PARAMETERS)
     if parameters is None:
         return _Contents(partial(module.named_parameters, recurse=False, remove_duplicate=False))
     return parameters
@@ -94,7 +97,7 @@ def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """A module's own children by name, now and later."""
-    children: Mapping[str, nn.Module | None] | None = module.__dict__.get("_modules")
+    children: Mapping[str, nn.Module | None] | None = module.__dict__.get(_CHILDREN)
     return _Contents(module.named_children) if children is None else children
 
 
@@ -141,25 +144,31 @@ It answers no for the node that it began with, if that is a single one.
 keeps_graph: Callable[[], bool] = _keeps_graph or (lambda: True)
 """Whether the backward that is running keeps its graph for another one; true if torch does not say."""
 
-version_of: Callable[[Tensor], int | None] = attrgetter("_version") if hasattr(Tensor, "_version") else lambda x: None
+_HAS_VERSION = _find("torch.Tensor._version") is not None
+version_of: Callable[[Tensor], int | None] = attrgetter("_version") if _HAS_VERSION else lambda x: None
 """A number that is another one whenever a tensor was changed in place; None if torch does not say."""
 
-_HAS_BASE = hasattr(Tensor, "_base")
-base_of: Callable[[Tensor], Tensor | None] = attrgetter("_base") if _HAS_BASE else lambda x: None
-"""What a tensor is a view of; None if it is no view, or if torch does not say."""
+_HAS_BASE = _find("torch.Tensor._base") is not None
+base_of: Callable[[Tensor], Tensor | None] = attrgetter("_base") if _HAS_BASE else lambda x: x
+"""What a tensor is a view of, None if it is no view; the tensor itself if torch does not say."""
 
 
 def node_of_view(y: Tensor) -> Any:
     """The node of what a tensor is a view of, or its own.
 
     A view that is changed in place later (Linear on three dimensions, then relu_) gets another node, and what it is a
-    view of keeps the old one.
+    view of keeps the old one. If torch does not say what that is, it is below nodes that have a single operand.
     """
-    base = base_of(y)
-    if base is not None and base.requires_grad:
-        return base.grad_fn
     node = y.grad_fn
-    return node.next_functions[0][0] if not _HAS_BASE and node is not None and "View" in node.name() else node
+    if _HAS_BASE:
+        base = base_of(y)
+        return base.grad_fn if base is not None and base.requires_grad else node
+    while node is not None and len(node.next_functions) == 1:
+        below = node.next_functions[0][0]
+        if below is None or not below.next_functions:  # a leaf, to which others may lead too
+            break
+        node = below
+    return node
 
 
 def is_view_of(view: Tensor, x: Tensor) -> bool:

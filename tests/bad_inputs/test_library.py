@@ -191,7 +191,7 @@ ROWS: list[Row] = [
     *each(
         (None, "rows", 3), lambda v: register_layer(nn.Embedding)(v), TypeError, "register_layer decorates a function"
     ),
-    (lambda: register_layer(nn.Embedding, units=3), TypeError, "units must be a function"),
+    (lambda: register_layer(nn.Embedding, view=3), TypeError, "view must be a function"),
     *each(
         (None, "channel", ("pixel",), 3),
         lambda v: register_layer(nn.Embedding, spatial=v),

@@ -166,5 +166,5 @@ def test_second_derivatives_by_torch_func(fast: bool) -> None:
 
 def test_a_torch_that_does_not_tell_backwards_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_torch, "TELLS_BACKWARDS_APART", False)
-    with pytest.warns(trimtab.TrimtabWarning, match="does not tell a backward within another one apart"):
+    with pytest.warns(trimtab.TrimtabWarning, match="does not tell one backward from another"):
         trimtab.BNP(small_model())

@@ -36,7 +36,7 @@ def test_a_type_is_added_with_one_decorated_function() -> None:
     with pytest.raises(ValueError, match="no layer"):
         trimtab.BNP(Conv1D(3, 2))
 
-    @trimtab.register_layer(Conv1D, units=input_first)
+    @trimtab.register_layer(Conv1D, view=input_first)
     def conv1d(layer: Conv1D, x: Tensor, y: Tensor, options: Options) -> trimtab.Rows:
         return layers.linear(nn.Linear(1, 1), x, y, options)
 
@@ -57,7 +57,7 @@ def test_outputs_may_be_tuples_and_inputs_keywords() -> None:
         def forward(self, hidden: Tensor) -> Any:
             return super().forward(hidden), {"extra": 1}
 
-    @trimtab.register_layer(WithExtra, units=input_first)
+    @trimtab.register_layer(WithExtra, view=input_first)
     def with_extra(layer: WithExtra, x: Tensor, y: Tensor, options: Options) -> trimtab.Rows:
         return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), outputs=len(y))
 

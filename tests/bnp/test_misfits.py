@@ -114,15 +114,15 @@ UNITS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 @pytest.mark.parametrize("fast", [True, False], ids=["kernels", "plain"])
 @pytest.mark.parametrize("name", UNITS)
 def test_units_that_are_no_view_of_the_weight(name: str, fast: bool) -> None:
-    register = trimtab.register_layer(Layer, units=UNITS[name])
+    register = trimtab.register_layer(Layer, view=UNITS[name])
     register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x)))
     said = left_alone(nn.Sequential(Layer(), nn.Tanh(), nn.Linear(4, 2)), fast)
-    assert "is not laid out as the units of its type say" in said
+    assert "is not laid out as the view of its type says" in said
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["kernels", "plain"])
 def test_inputs_and_outputs_swapped(fast: bool) -> None:
-    register = trimtab.register_layer(Layer, units=lambda layer, weight: weight.t().view(1, 6, 4, 1))
+    register = trimtab.register_layer(Layer, view=lambda layer, weight: weight.t().view(1, 6, 4, 1))
     register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x)))
     said = left_alone(nn.Sequential(Layer(), nn.Tanh(), nn.Linear(4, 2)), fast)
     assert "is not laid out" in said or "but its weight has 4 inputs" in said

@@ -534,3 +534,32 @@ def test_compiled_models(order: str) -> None:
     assert_same(gradients(model), expected[0])
     assert_same(statistics(bnp), expected[1])
     bnp.detach()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("between", ["steps", "backward and step"])
+def test_statistics_of_a_model_that_had_no_numbers_begin_anew(fast: bool, between: str) -> None:
+    model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
+    bnp = trimtab.BNP(model, fast=fast)
+    for x in (torch.randn(4, 3), torch.randn(4, 3, device="meta")):
+        model.to(x.device)
+        model(x).sum().backward()
+        if x.is_meta and between == "backward and step":
+            model.to_empty(device="cpu")
+            with pytest.warns(trimtab.TrimtabWarning, match="No input was seen for ''"):
+                bnp.step()
+        else:
+            bnp.step()
+    model.to_empty(device="cpu").load_state_dict(twin.state_dict())
+    if between == "backward and step":  # the averages of the first step are there still
+        assert statistics(bnp)[".steps"] == 1
+        return
+    model.zero_grad()
+    x = torch.randn(5, 3)
+    results = []
+    for each, its_bnp in ((model, bnp), (twin, trimtab.BNP(twin, fast=fast))):
+        each(x).square().sum().backward()
+        its_bnp.step()
+        results.append((gradients(each), statistics(its_bnp)))
+    assert_same(*[found[0] for found in results])
+    assert_same(*[found[1] for found in results])

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import Moments, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.algorithm.step import all_finite
+from trimtab.bnp.row_sums import RowSums, sums_of
 
 
 def test_moments_over_rows() -> None:
@@ -35,6 +36,8 @@ def test_a_single_row_and_no_row() -> None:
         assert both.count == 1
         assert torch.equal(both.mean, x)
         assert torch.equal(both.variance, torch.zeros(4))
+    spoiled = Moments.of(torch.tensor([1.0, torch.inf]), columns=-1)
+    assert spoiled.variance.isfinite().tolist() == [True, False]
 
 
 @settings(max_examples=50, deadline=None)
@@ -65,7 +68,7 @@ def test_zero_rows() -> None:
 def test_sums_have_the_rows_of_all_calls_whose_sums_they_are(zeros: int) -> None:
     x = torch.randn(12, 3, 2, dtype=torch.float64) + 7
     parts = [Rows(Moments.of(part, columns=(1, 2)), len(part), 2 * len(part), zeros) for part in x.split([1, 4, 7])]
-    total = sum((part.sums() for part in parts), torch.zeros(4 + 2 * 6, dtype=torch.float64))
+    total = sum((sums_of(part) for part in parts), torch.zeros(4 + 2 * 6, dtype=torch.float64))
     rows = RowSums(total, (3, 2), torch.float64).rows()
     pooled = parts[0].merge(parts[1]).merge(parts[2])
     assert (rows.samples, rows.outputs, rows.zeros) == (12, 24, max(0, 3 * zeros))

@@ -242,6 +242,11 @@ class ListedElsewhere(nn.Linear):
         return super().forward(x) + torch.stack([self.weight, self.weight]).mean()
 
 
+class OnItself(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : len(self.bias)] + nn.functional.linear(self.weight, self.weight, self.bias).mean(0)
+
+
 class BiasTwice(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + self.bias.tanh()
@@ -254,6 +259,7 @@ LEFT_ALONE = {
     "standardized": (lambda: Standardized(2, 3, 2), (2, 4, 4), "weight outside torch.nn.functional.conv2d"),
     "elsewhere too": (lambda: Penalized(4, 3), (4,), "weight outside torch.nn.functional.linear"),
     "in a list": (lambda: ListedElsewhere(4, 3), (4,), "weight outside torch.nn.functional.linear"),
+    "on itself": (lambda: OnItself(4, 3), (4,), "weight outside torch.nn.functional.linear"),
     "bias elsewhere": (lambda: BiasTwice(4, 3), (4,), "bias outside torch.nn.functional.linear"),
 }
 

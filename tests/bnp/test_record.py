@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import Moments, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout
 from trimtab.bnp.backends.record import record
 from trimtab.bnp.layers import output_first
+from trimtab.bnp.row_sums import RowSums
 
 
 def layer_step(columns: int = 6) -> LayerStep:

@@ -228,6 +228,23 @@ def test_gradients_taken_for_another_purpose_are_not_part_of_the_step() -> None:
     assert_same(statistics(bnp), expected[1])
 
 
+def test_gradients_taken_for_another_purpose_before_a_gradient_that_is_dropped() -> None:
+    """A backward in between says that the loop does not work by hand; after it, it does."""
+    model = small_model()
+    expected = plain_step(model, batch(1))
+    bnp = trimtab.BNP(model)
+    parameters = list(model.parameters())
+    torch.autograd.grad(loss_of(model, batch(7)), parameters)
+    loss_of(model, batch(8)).backward()
+    model.zero_grad()
+    for parameter, grad in zip(parameters, torch.autograd.grad(loss_of(model, batch(1)), parameters), strict=True):
+        parameter.grad = grad
+    assert pending_rows(bnp)["7"] == 6
+    bnp.step()
+    assert_same(gradients(model), expected[0])
+    assert_same(statistics(bnp), expected[1])
+
+
 def test_gradients_taken_by_hand_after_training_by_backward() -> None:
     """In most loops nobody asks what a backward is for: here the answer changes."""
     by_hand, plain = small_model(), small_model()
@@ -508,12 +525,14 @@ def test_many_micro_batches_are_pooled_and_not_kept(way: str) -> None:
     assert pending_rows(bnp) == {"": 120}
 
 
-def test_forwards_without_backward_do_not_pile_up() -> None:
-    layer = nn.Linear(4, 4)
+@pytest.mark.parametrize("calls", [1, 2])
+def test_forwards_without_backward_do_not_pile_up(calls: int) -> None:
+    """Of two calls, the first waits for a backward, which comes by without the weight's gradient."""
+    layer = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     bnp = trimtab.BNP(layer)
     x = torch.randn(8, 4, requires_grad=True)
     for _ in range(50):
-        torch.autograd.grad(layer(x).sum(), x)
+        torch.autograd.grad([layer(x).sum() for _ in range(calls)], x)
     (observed,) = bnp._observed.layers.values()
     assert len(observed.books._reached) <= 1 and len(observed.books._seen) <= 1
 
@@ -624,6 +643,19 @@ def test_a_backward_that_begins_at_the_output_of_a_layer(last: nn.Module, packin
         y.backward(torch.ones_like(y))
         assert pending_rows(bnp) == {"first": 3, "last": rows}
         del unused
+        bnp.step()
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(3, 2, 1), nn.Conv1d(3, 2, 1, bias=False)], ids=str)
+def test_a_backward_that_begins_at_a_convolution(layer: nn.Module) -> None:
+    """Of a batch, whose output is no view, so that the backward begins at the node of the call."""
+    model = nn.Sequential(nn.Tanh(), layer)
+    bnp = trimtab.BNP(model)
+    for _ in range(2):
+        y = model(torch.randn(2, 3, 5))
+        y.backward(torch.ones_like(y))
+        assert pending_rows(bnp) == {"1": 10}
         bnp.step()
         model.zero_grad()
 

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from trimtab.bnp import Moments, Options, Rows
+from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import COUNTS, RowSums
-from trimtab.bnp.algorithm.step import LayerStep
+from trimtab.bnp.algorithm.step import LayerStep, scaling
 from trimtab.bnp.backends import Backends, cpu
 from trimtab.bnp.layers import output_first
+from trimtab.bnp.row_sums import COUNTS, RowSums, sums_of
 
 BACKENDS = [
     pytest.param(False, id="reference"),
@@ -60,7 +61,7 @@ def test_a_step_with_sums_is_the_step_with_moments(
         for _ in range(3):
             x = 2 + torch.randn(count, 4, generator=generator, dtype=dtype)
             rows = Rows(Moments.of(x, columns=1), samples=count, outputs=3 * count, zeros=zeros)
-            step.rows = RowSums(rows.sums(), (4,), dtype) if summed else rows
+            step.rows = RowSums(sums_of(rows), (4,), dtype) if summed else rows
             assert not any(map(bool, backends.step([step], fold=True)))
         results.append(result(step))
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 1e-10, "atol": 1e-12}
@@ -87,6 +88,48 @@ def test_sums_that_are_not_finite_are_kept_out(fast: bool) -> None:
     assert bool(flag)
     assert step.running.skipped == 1 and step.running.steps == 0
     assert torch.equal(step.running.mean, torch.zeros(4))
+
+
+@pytest.mark.parametrize("why", ["fold=False", "rows that are not finite"])
+@pytest.mark.parametrize("debias", [False, True])
+@pytest.mark.parametrize("fast", BACKENDS)
+def test_a_step_that_is_not_folded_uses_the_averages_as_they_are(fast: bool, debias: bool, why: str) -> None:
+    options = Options(fast=fast, debias=debias)
+    backends = Backends(options)
+    x = 2 + torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step = layer_step(Rows(Moments.of(x, columns=1), 7, 21), debias)
+    backends.step([step], fold=True)
+    x[0, 0] = 3 if why == "fold=False" else torch.inf
+    step.rows = Rows(Moments.of(x, columns=1), 7, 21)
+    before = copy.deepcopy(step.running)
+    mean, scale, q2 = scaling(step, step.rows, *before.estimate(), options)
+    assert step.bias is not None
+    weight, bias = step.weight.view(step.shape), step.bias.view(2, 3, 1, 1)
+    expected = transform.precondition(weight.clone(), bias.clone(), mean, scale, q2)
+    backends.step([step], fold=why != "fold=False")
+    torch.testing.assert_close(weight, expected[0])
+    torch.testing.assert_close(bias, expected[1])
+    for name in ("mean", "variance", "weight", "steps"):
+        assert torch.equal(getattr(step.running, name), getattr(before, name))
+
+
+@pytest.mark.parametrize("fast", BACKENDS)
+@pytest.mark.parametrize("strides", ["gaps", "channels last", "another order"])
+def test_gradients_with_any_strides_are_changed_where_they_are(fast: bool, strides: str) -> None:
+    rows = Rows(Moments.of(torch.arange(20.0).view(5, 4), columns=1), 5, 5)
+    step, plain = layer_step(rows, False), layer_step(rows, False)
+    weight = step.weight
+    if strides == "gaps":
+        step.weight = torch.zeros(6, 2, 2, 5)[..., 1::2]
+    else:
+        order = {"channels last": (0, 2, 3, 1), "another order": (3, 1, 0, 2)}[strides]
+        inverse = [order.index(dim) for dim in range(4)]
+        step.weight = torch.zeros([weight.shape[dim] for dim in order]).permute(inverse)
+    step.weight.copy_(weight)
+    for each, its_fast in ((step, fast), (plain, False)):
+        Backends(Options(fast=its_fast)).step([each], fold=True)
+    assert not step.weight.is_contiguous()
+    torch.testing.assert_close(result(step), result(plain))
 
 
 @pytest.mark.parametrize("name", RunningAverage.NAMES)

@@ -11,6 +11,7 @@ import torch
 
 from tests.bnp.oracle import preconditioner
 from trimtab.bnp.algorithm import transform
+from trimtab.bnp.backends import choice
 
 
 def test_steps_4_and_5_are_the_matrix() -> None:
@@ -85,3 +86,12 @@ def test_the_algorithm_is_public_pytorch_and_nothing_else() -> None:
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
         ours = {module for module in modules if module.startswith("trimtab")}
         assert ours <= {"trimtab.bnp.options"} | {m for m in ours if m.startswith("trimtab.bnp.algorithm")}, path
+
+
+def test_the_algorithm_has_less_than_500_lines_and_no_file_of_bnp_more_than_300() -> None:
+    """So that it can be read in a quarter of an hour."""
+    algorithm = Path(inspect.getsourcefile(transform) or "").parent
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in algorithm.parent.rglob("*.py")}
+    reference = len(inspect.getsourcelines(choice._reference)[0])
+    assert sum(lines[path] for path in algorithm.glob("*.py")) + reference < 500
+    assert {str(path): count for path, count in lines.items() if count > 300} == {}

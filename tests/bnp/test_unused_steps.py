@@ -219,6 +219,17 @@ def test_a_gradient_scaler_that_skips() -> None:
     assert [layer.steps for layer in bnp.report().layers] == [4, 4]
 
 
+def test_layers_of_one_shape_are_not_taken_for_one_that_changes() -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(5)])
+    optimizer = SGD(model.parameters(), lr=0.1)
+    bnp = trimtab.BNP(model).attach(optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(5, 3)).sum().backward()
+    assert bnp._observed.unused_steps.count == 1 and not bnp.report().neglected
+    optimizer.step()
+
+
 def test_weights_that_are_nan_do_not_change() -> None:
     model, optimizer, bnp = attached()
     with torch.no_grad():

@@ -290,7 +290,7 @@ def test_stalled(tmp_path: Path, server: Server, stall: int) -> None:
     server.pages["/a"].stall = stall
     start = time.monotonic()
     told = fails(server, tmp_path, timeout=SOON)
-    assert SOON <= time.monotonic() - start < 10 * SOON
+    assert time.monotonic() - start >= SOON
     assert f"/a: nothing came for {SOON} s)" in told
     assert ("the same command goes on" in told) == (stall > 0)
     server.pages["/a"].stall = None

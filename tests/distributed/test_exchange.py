@@ -8,9 +8,10 @@ from torch import nn
 import trimtab
 from tests.distributed import cases
 from tests.distributed.pool import Pool, process_group
-from trimtab.bnp.algorithm.moments import Moments, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Moments, Rows
 from trimtab.bnp.backends import Backends
 from trimtab.bnp.backends.sums import AllSums
+from trimtab.bnp.row_sums import RowSums, sums_of
 
 
 @pytest.mark.parametrize(
@@ -119,11 +120,11 @@ def test_sums_of_all_layers_are_those_of_each() -> None:
         None,
         Rows(backends.moments(x[1], 1), 4, 16, 3),
         Rows(Moments.of(x[2], columns=-1), 5, 5, -2),
-        RowSums(Rows(Moments.of(x[3], columns=-1), 9, 9).sums(), (4,), torch.float32),
+        RowSums(sums_of(Rows(Moments.of(x[3], columns=-1), 9, 9)), (4,), torch.float32),
     ]
     columns = [3, 8, 6, 2, 4]
     zeros = torch.zeros(20, dtype=torch.float64)
-    expected = [zeros if each is None else each.sums if isinstance(each, RowSums) else each.sums() for each in rows]
+    expected = [zeros if each is None else each.sums if isinstance(each, RowSums) else sums_of(each) for each in rows]
     sums = AllSums()
     for _ in range(2):
         found = sums.of(rows, columns, cpu)
@@ -135,5 +136,5 @@ def test_a_layer_that_was_not_seen_may_be_wider_than_all_that_were() -> None:
     backends, cpu = Backends(trimtab.bnp.Options()), torch.device("cpu")
     rows = Rows(backends.moments(torch.randn(7, 3), -1), 7, 7)
     found = AllSums().of([rows, None], [3, 1000], cpu)
-    torch.testing.assert_close(found[:10], rows.sums())
+    torch.testing.assert_close(found[:10], sums_of(rows))
     assert torch.equal(found[10:], torch.zeros(2004, dtype=torch.float64))

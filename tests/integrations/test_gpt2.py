@@ -81,7 +81,7 @@ def test_a_type_that_a_user_has_registered_is_left_as_it_is(monkeypatch: pytest.
     monkeypatch.setattr(layers, "_TYPES", dict(layers._TYPES))
     seen = []
 
-    @trimtab.register_layer(Conv1D, units=input_first)
+    @trimtab.register_layer(Conv1D, view=input_first)
     def conv1d(layer: Any, x: Tensor, y: Tensor, options: object) -> Rows:
         seen.append(layer)
         return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))

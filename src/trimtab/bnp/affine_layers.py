@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab import _torch
+
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
@@ -103,7 +105,7 @@ def computed_parameter(layer: nn.Module) -> str:
 def has_own_forward(layer: nn.Module) -> bool:
     """Whether a layer's forward is not that of torch's layer."""
     kind: Any = next(kind for kind in LAYERS if isinstance(layer, kind))
-    names = ("forward", "_conv_forward") if issubclass(kind, CONVOLUTIONS) else ("forward",)
+    names = _torch.CONVOLUTION_METHODS if issubclass(kind, CONVOLUTIONS) else ("forward",)
     return any(name in vars(layer) or getattr(type(layer), name) is not getattr(kind, name) for name in names)
 
 

@@ -104,6 +104,7 @@ def attached_to(optimizer: Optimizer) -> list[Attachment]:
 
 def parameter_ids(optimizer: Optimizer) -> set[int]:
     """The identities of an optimizer's parameters."""
+    # A list and not operator.itemgetter, at which torch.compile would break the step of an optimizer.
     return set(map(id, chain.from_iterable([group["params"] for group in optimizer.param_groups])))
 
 

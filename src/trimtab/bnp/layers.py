@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import Moments, Rows, at_least_float32
 from trimtab.bnp.options import Options, Spatial
+from trimtab.renamed import renamed_arguments
 
 
 class InputColumns(NamedTuple):
@@ -51,14 +52,14 @@ F_ = TypeVar("F_", bound=Callable[[Any, Tensor, Tensor, Options], Rows])
 
 
 def output_first(layer: nn.Module, weight: Tensor) -> Tensor:
-    """A weight of shape (outputs, inputs per group, *sites) in the layout of `transform`."""
+    """The canonical view of a weight of shape (outputs, inputs per group, *sites): the layout of `transform`."""
     groups = getattr(layer, "groups", 1)
     outputs, inputs = weight.shape[:2]
     return weight.view(groups, outputs // groups, inputs, -1)
 
 
 def input_first(layer: nn.Module, weight: Tensor) -> Tensor:
-    """A weight of shape (inputs, outputs per group, *sites) in the layout of `transform`."""
+    """The canonical view of a weight of shape (inputs, outputs per group, *sites): the layout of `transform`."""
     groups = getattr(layer, "groups", 1)
     inputs, outputs = weight.shape[:2]
     return weight.view(groups, inputs // groups, outputs, -1).transpose(1, 2)
@@ -70,7 +71,7 @@ class LayerType:
 
     Attributes:
         observe: The rows that one call of the layer shows.
-        view: The view of a weight (or its gradient) as (groups, outputs, inputs, sites).
+        view: The canonical view of a weight (or its gradient): (groups, outputs, inputs, sites).
         spatial: The values of the option `spatial` that this type can do.
         operation: The function of torch.nn.functional that multiplies the weight; None for a registered type.
         methods: The names of the methods that lead to it.
@@ -99,8 +100,9 @@ class LayerType:
 _TYPES: dict[type[nn.Module], LayerType] = {}
 
 
+@renamed_arguments(units="view")
 def register_layer(
-    *types: type[nn.Module], units: View = output_first, spatial: Collection[str] = ("channel", "site")
+    *types: type[nn.Module], view: View = output_first, spatial: Collection[str] = ("channel", "site")
 ) -> Callable[[F_], F_]:
     """Teach BNP a type of layer: an affine map with parameters `weight` and, if it has one, `bias`.
 
@@ -110,7 +112,7 @@ def register_layer(
 
     Args:
         *types: The classes of layers.
-        units: A function `(layer, weight) -> view` that lays a tensor of the weight's shape out as
+        view: A function `(layer, weight) -> tensor` that gives the canonical view of a tensor of the weight's shape:
             (groups, outputs, inputs, sites). It must be a view, since the result is written through it.
             `output_first` is that of `nn.Linear` and the convolutions; `input_first` exists too.
         spatial: The values of the option `spatial` that the function heeds; others are refused for it.
@@ -124,15 +126,15 @@ def register_layer(
     for cls in types:
         if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
             raise TypeError(f"register_layer takes subclasses of torch.nn.Module, not {cls!r}.")
-    if not callable(units):
-        raise TypeError(f"units must be a function (layer, weight) -> view, not {units!r}.")
+    if not callable(view):
+        raise TypeError(f"view must be a function (layer, weight) -> tensor, not {view!r}.")
     if isinstance(spatial, str) or not isinstance(spatial, Collection) or not set(spatial) <= set(get_args(Spatial)):
         raise ValueError(f"spatial must be a list with 'channel', 'site' or both, not {spatial!r}.")
 
     def register(observe: F_) -> F_:
         if not callable(observe) or not _takes_four(observe):
             raise TypeError(f"register_layer decorates a function (layer, x, y, options) -> Rows, not {observe!r}.")
-        _add(types, LayerType(torch.no_grad()(observe), units, spatial))
+        _add(types, LayerType(torch.no_grad()(observe), view, spatial))
         return observe
 
     return register

@@ -112,8 +112,9 @@ class BNP(Joinable):
         self._be_found()
         if not _torch.TELLS_BACKWARDS_APART:
             warn_user(
-                "This version of torch does not tell a backward within another one apart: with reentrant checkpointing "
-                "(use_reentrant=True) of a layer that is also used outside, BNP may count rows twice."
+                "This version of torch does not tell one backward from another: if one comes by a layer without the "
+                "gradient of its weight (inputs=...), or runs within another one (checkpointing with "
+                "use_reentrant=True), BNP may count rows of this layer too often."
             )
 
     def _be_found(self) -> None:

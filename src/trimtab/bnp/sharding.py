@@ -15,11 +15,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 from trimtab.bnp.algorithm import transform
-from trimtab.bnp.algorithm.moments import COUNTS, Rows, at_least_float32
+from trimtab.bnp.algorithm.moments import Rows, at_least_float32
 from trimtab.bnp.algorithm.step import LayerStep, all_finite, scaling
 from trimtab.bnp.layer_shapes import is_sharded
 from trimtab.bnp.layers import input_first, output_first
 from trimtab.bnp.options import Options
+from trimtab.bnp.row_sums import COUNTS
 from trimtab.bnp.rows.layer import ObservedLayer
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from trimtab import _torch
-from trimtab.bnp.algorithm.moments import COUNTS, RowSums
 from trimtab.bnp.backends.sums import AllSums
 from trimtab.bnp.options import Options
+from trimtab.bnp.row_sums import COUNTS, RowSums
 from trimtab.bnp.rows.layer import ObservedLayer
 from trimtab.bnp.sharding import ShardedStep
 from trimtab.notice import warn_user

@@ -7,7 +7,6 @@ other experiments that take long, the runs that stand beside, and more seeds whe
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from trimtab.claims.claim import Claim
 from trimtab.claims.declarations import claims as declared
@@ -16,7 +15,6 @@ from trimtab.claims.needs import with_origins
 from trimtab.claims.record import Record
 from trimtab.claims.store import RecordStore
 
-Pass = Literal["first", "second"]
 MORE = 2
 """Times the usual number of seeds, where that left something undecided."""
 MORE_SEEDS, FIRST_SEEDS = "--more-seeds", "--pass first"

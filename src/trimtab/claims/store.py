@@ -6,8 +6,6 @@ from pathlib import Path
 
 from trimtab.claims.record import SIZES, Record, file_name
 
-RESULTS_FOLDER = Path("runs") / "claims" / "results"
-
 
 class RecordStore:
     """Finds the records of experiments in folders, the first one before the others."""

@@ -45,11 +45,6 @@ class Cure:
     value: str | None = None
     layer: str | None = None
 
-    @property
-    def begins_anew(self) -> bool:
-        """Whether it changes how a training begins, so that it helps a new training only."""
-        return self.setting in ("norm", "init")
-
     def apply(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Make the change in place, where it is one of the model or of the optimizer.
 

@@ -1,9 +1,8 @@
 """Which layers a trial is to look at more closely: indicators that are cheap, and that alone say nothing."""
 
-import math
 from statistics import median
 
-from trimtab.doctor.record import LayerLook, Look
+from trimtab.doctor.record import Look
 
 OUT_OF_PROPORTION = 10.0
 """A layer whose update, in lengths of its weight, is so many times the median of the others' is tried without it."""
@@ -35,12 +34,6 @@ def small_signals(look: Look) -> dict[str, float]:
     """The layers that shrink their input most, and by how much."""
     gains = {layer.layer: 1 / layer.gain for layer in look.layers if 0 < layer.gain <= SMALL_SIGNAL}
     return {name: 1 / times for name, times in _largest(gains).items()}
-
-
-def signal_at_end(look: Look) -> LayerLook | None:
-    """The last layer whose output was seen."""
-    seen = [layer for layer in look.layers if math.isfinite(layer.output_rms)]
-    return seen[-1] if seen else None
 
 
 def _largest(found: dict[str, float]) -> dict[str, float]:

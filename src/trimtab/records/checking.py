@@ -1,11 +1,13 @@
 """Turns plain data into records; the data of a file may be anything, so each field is checked."""
 
+import json
 import math
 import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -15,6 +17,20 @@ _RANGES: dict[str, tuple[Any, Any, str]] = {
     **dict.fromkeys(("epoch", "seconds", "lr", "images_per_second"), (0.0, math.inf, "a number, 0 or more")),
     **dict.fromkeys(("accuracy", "train_accuracy", "last_epoch_accuracy"), (0.0, 1.0, "a number from 0 to 1")),
 }
+
+
+def read_json(path: Path) -> Any:
+    """What a file has in JSON.
+
+    Raises:
+        ValueError: If it cannot be read, or is something else.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
 
 
 def checked(cls: type[T], content: Mapping[str, Any]) -> T:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from trimtab.records.atomic import whole_file
-from trimtab.records.checking import checked
+from trimtab.records.checking import checked, read_json
 
 SCHEMA = 2
 RESULTS = "results.json"
@@ -152,12 +152,7 @@ class Comparison:
             ValueError: If there is none, or if it was written by another version.
         """
         path = folder / RESULTS
-        try:
-            content = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
+        content = read_json(path)
         schema = content.pop("schema", None) if isinstance(content, dict) else None
         if schema != SCHEMA:
             raise ValueError(f"{path} has schema {schema!r}; this trimtab reads {SCHEMA}.")

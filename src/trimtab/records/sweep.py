@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from trimtab.records.atomic import whole_file
-from trimtab.records.checking import checked, shown
+from trimtab.records.checking import checked, read_json, shown
 from trimtab.records.comparison import RESULTS
 
 SWEEP_SCHEMA = 1
@@ -169,12 +169,7 @@ class Sweep:
             ValueError: If there is none, or if it was written by another version.
         """
         path = folder / RESULTS
-        try:
-            content = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
+        content = read_json(path)
         if not isinstance(content, dict) or content.pop("kind", None) != "sweep":
             raise ValueError(f"{path} is not the result of a sweep")
         if (schema := content.pop("schema", None)) != SWEEP_SCHEMA:

@@ -243,7 +243,7 @@ def _observe_with_kernel(layer: Any, x: Tensor, y: Tensor, options: Options) -> 
 
 
 trimtab.register_layer(Registered)(_observe)
-trimtab.register_layer(RegisteredUnits, units=lambda layer, weight: _UNITS[layer.way][1](weight))(_observe_with_kernel)
+trimtab.register_layer(RegisteredUnits, view=lambda layer, weight: _UNITS[layer.way][1](weight))(_observe_with_kernel)
 
 
 def registered(draw: Draw, dtype: torch.dtype) -> Drawn:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.bnp.algorithm.moments import Moments, RowSums, scalar
+from trimtab.bnp.algorithm.moments import Moments, scalar
 
 Estimate = tuple[Tensor, Tensor, Tensor]
 """A mean, a variance, and the sum of the weights of the batches in them."""
@@ -31,7 +31,7 @@ class RunningAverage:
     __slots__ = ("debias", "mean", "skipped", "steps", "variance", "weight")
     NAMES: ClassVar = ("mean", "variance", "weight", "steps", "skipped")  # of all tensors
 
-    def __init__(self, like: Tensor | Moments | RowSums, *, debias: bool) -> None:
+    def __init__(self, like: Tensor | Moments, *, debias: bool) -> None:
         """Start an average for columns of the shape, type and device of `like`."""
         self.debias = debias
         self.mean = torch.zeros(like.shape, dtype=like.dtype, device=like.device)

@@ -2,18 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm import transform
 from trimtab.bnp.algorithm.averages import Estimate, RunningAverage
-from trimtab.bnp.algorithm.moments import Rows, RowSums, at_least_float32, scalar
+from trimtab.bnp.algorithm.moments import Rows, at_least_float32, scalar
 from trimtab.bnp.options import Options
 
 Shape = tuple[int, int, int, int]
 """Of a weight in the layout of `transform`: groups, outputs, inputs, sites."""
+
+
+class HasRows(Protocol):
+    """What stands for rows, as for instance their sums do."""
+
+    def rows(self) -> Rows:
+        """The rows."""
 
 
 @dataclass(slots=True)
@@ -36,7 +43,7 @@ class LayerStep:
     name: str
     weight: Tensor
     bias: Tensor | None
-    rows: Rows | RowSums
+    rows: Rows | HasRows
     running: RunningAverage
     view: Callable[[Tensor], Tensor]
     shape: Shape

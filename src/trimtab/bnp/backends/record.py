@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import COUNTS, Count, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Count, Rows
 from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.algorithm.transform import squared_norm
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, is_channels_last
+from trimtab.bnp.row_sums import COUNTS, RowSums
 
 FIELDS = {
     # Addresses: the gradients (bias: 0 if there is none), the batch, the running averages with their counters.
@@ -185,6 +186,7 @@ def _batch_of(step: LayerStep, known: _Known) -> tuple[tuple[Count, Count, Count
     rows = step.rows
     if isinstance(rows, RowSums):
         return None, _dense(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device), 0
+    rows = rows.rows()
     if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
         step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
     batch = rows.moments.count, rows.samples, rows.outputs

@@ -6,14 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.bnp.algorithm.moments import COUNTS, Rows, RowSums
+from trimtab.bnp.algorithm.moments import Rows
 from trimtab.bnp.backends.buffers import BufferMoments
+from trimtab.bnp.row_sums import COUNTS, RowSums, sums_of
 
 _MAX_KEPT = 32  # plans, and numbers: both come back after a few steps
 
 
 class AllSums:
-    """Makes the vector: `Rows.sums` of one layer after the other, zeros where there are no rows.
+    """Makes the vector: `sums_of` one layer after the other, zeros where there are no rows.
 
     Where kernels have left the moments of many layers in few buffers, it takes a few operations for all layers together
     instead of several for each. Nothing waits for the device.
@@ -121,7 +122,7 @@ def _vector(rows: Rows | RowSums | None, columns: int, device: torch.device) -> 
     """The entries of one layer."""
     if rows is None:
         return torch.zeros(COUNTS + 2 * columns, dtype=torch.float64, device=device)
-    return (rows.sums if isinstance(rows, RowSums) else rows.sums()).to(device)
+    return (rows.sums if isinstance(rows, RowSums) else sums_of(rows)).to(device)
 
 
 def _on(device: torch.device, numbers: Sequence[int]) -> Tensor:

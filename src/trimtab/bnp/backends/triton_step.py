@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from trimtab.bnp.algorithm.moments import COUNTS as _COUNTS
 from trimtab.bnp.backends import record
+from trimtab.bnp.row_sums import COUNTS as _COUNTS
 
 SPAN = tl.constexpr(1024)  # columns that are looked at at once in a step
 WEIGHTS = tl.constexpr(512)  # weights of one output that are changed at once

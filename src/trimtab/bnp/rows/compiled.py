@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab import _torch
-from trimtab.bnp.algorithm.moments import COUNTS, Moments, Rows, RowSums, compute_dtype
+from trimtab.bnp.algorithm.moments import Moments, Rows, compute_dtype
 from trimtab.bnp.algorithm.step import Shape
 from trimtab.bnp.layer_shapes import default_columns
 from trimtab.bnp.layers import InputColumns, LayerType
 from trimtab.bnp.options import Options
+from trimtab.bnp.row_sums import COUNTS, RowSums, sums_of
 
 
 class CompiledRows:
@@ -97,7 +98,7 @@ class CompiledRows:
         if rows.moments.count == 0:
             return y
         # The token is on another device for one step, after the model was moved.
-        return _witness(y, self.token.to(y.device), rows.sums())
+        return _witness(y, self.token.to(y.device), sums_of(rows))
 
     def _takes(self, moments: Moments, y: Tensor) -> bool:
         """Whether the token has a place for the sums of these moments, of the rows of an output."""

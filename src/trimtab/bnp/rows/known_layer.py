@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import compute_dtype
 from trimtab.bnp.algorithm.step import Shape
-from trimtab.bnp.layer_shapes import column_shapes, has_each_once
+from trimtab.bnp.layer_shapes import column_shapes, has_each_once, misfit
 from trimtab.bnp.layers import LayerType
 from trimtab.bnp.rows.layer_hooks import CallHooks
 
@@ -44,6 +44,7 @@ class KnownLayer:
         # Why the layer is left alone, if that has come out when it ran, and what it was like then
         self._problem: str | None = None
         self._problem_is_for: tuple[Any, ...] = ()
+        self._looked_at_values = False  # of what a registered function has returned
 
     @property
     def weight(self) -> nn.Parameter | None:
@@ -111,8 +112,22 @@ class KnownLayer:
             except Exception:  # it may be a user's function
                 view = None
             if view is None or not _torch.is_view_of(view, like) or not has_each_once(view, like):
-                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the units of its type say")
+                self._has(f"a weight of shape {tuple(weight.shape)} is not laid out as the view of its type says")
                 return None
             shape = groups, outputs, inputs, sites
             self._shape = weight_shape, own_groups, shape, column_shapes(weight, shape)
         return self._shape[2]
+
+    def _fits(self, rows: Any, weight: nn.Parameter) -> bool:
+        """Whether rows can be those of the layer; else that is its problem."""
+        shape = self.shape(weight)
+        if shape is None:
+            return False
+        problem = misfit(rows, weight, shape)
+        if problem is None and (weight.is_cpu or not self._looked_at_values):  # once, for which a GPU is waited for
+            self._looked_at_values = True
+            if not weight.is_meta and bool((rows.moments.variance < 0).any()):
+                problem = "its rows have negative variances"
+        if problem is not None:
+            self._has(problem)
+        return problem is None

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.averages import RunningAverage
-from trimtab.bnp.algorithm.moments import Rows, RowSums
+from trimtab.bnp.algorithm.moments import Rows
 from trimtab.bnp.algorithm.step import LayerStep
 from trimtab.bnp.backends import BufferMoments, InputLayout
-from trimtab.bnp.layer_shapes import default_columns, is_sharded, misfit, wrong_columns
+from trimtab.bnp.layer_shapes import default_columns, is_sharded, wrong_columns
 from trimtab.bnp.layers import InputColumns, LayerType, output_first
+from trimtab.bnp.row_sums import RowSums
 from trimtab.bnp.rows.books import Books
 from trimtab.bnp.rows.compiled import CompiledRows
 from trimtab.bnp.rows.known_layer import KnownLayer, KnownShape
@@ -48,7 +49,6 @@ class ObservedLayer(KnownLayer):
         self._last_call: LastCall | None = None
         # A layout of moments, a shape of the weight and a running mean that fit each other, and the last step of these
         self._last_step: tuple[InputLayout, KnownShape, Tensor, LayerStep] | None = None
-        self._looked_at_values = False  # of what a registered function has returned
         common = self._observation
         self.hooks = CallHooks(
             self.module, self._called, self._seen, self.kind, common.options, self._compiled, common.pause
@@ -161,20 +161,6 @@ class ObservedLayer(KnownLayer):
         self._last_call = None
         return rows.rows(backends.moments(rows.x, rows.dim))
 
-    def _fits(self, rows: Any, weight: nn.Parameter) -> bool:
-        """Whether rows can be those of the layer; else that is its problem."""
-        shape = self.shape(weight)
-        if shape is None:
-            return False
-        problem = misfit(rows, weight, shape)
-        if problem is None and (weight.is_cpu or not self._looked_at_values):  # once, for which a GPU is waited for
-            self._looked_at_values = True
-            if not weight.is_meta and bool((rows.moments.variance < 0).any()):
-                problem = "its rows have negative variances"
-        if problem is not None:
-            self._has(problem)
-        return problem is None
-
     def _token_reached(self, sums: Tensor) -> None:
         """Tensor hook: a backward through compiled code has come to this layer.
 
@@ -281,18 +267,20 @@ class ObservedLayer(KnownLayer):
         return step
 
     def _fitted(self, weight: nn.Parameter, rows: Rows | RowSums, known: KnownShape) -> Rows | RowSums | None:
-        """The rows on the weight's device, and running averages for them; None, and a problem, if they do not fit."""
+        """The rows on the weight's device, with running averages; None if they do not fit or have no numbers."""
         like = rows if isinstance(rows, RowSums) else rows.moments
         if like.shape not in known[3]:
             self._has(wrong_columns(like.shape, known[2]))
             return None
         if like.device != weight.device:  # the model was moved
+            if like.device.type == "meta":
+                return None
             rows = rows.to(weight.device)
             like = rows if isinstance(rows, RowSums) else rows.moments
         if (token := self._compiled.token) is not None and token.device != weight.device:
             self._prepare_for_compiled_code(weight)
-        if self.running is None:
-            self.running = RunningAverage(like, debias=self._observation.options.debias)
+        if self.running is None or (self.running.mean.is_meta and like.device.type != "meta"):  # without numbers
+            self.running = self.new_averages(like.shape)
         average = self.running.mean
         if average.shape != like.shape:
             raise ValueError(

@@ -1,7 +1,6 @@
 """Which layers of a model BNP observes, and which of them it leaves alone and why."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
 from operator import is_
 from typing import Any
@@ -17,6 +16,7 @@ from trimtab.bnp.options import Options
 from trimtab.bnp.rows.compiled_before import refuse_what_has_run
 from trimtab.bnp.rows.hooks import ModuleHook, can_be_paused
 from trimtab.bnp.rows.layer import ObservedLayer
+from trimtab.bnp.rows.model_output import CannotLookIntoError, tensors_in
 from trimtab.bnp.rows.observation import Observation
 from trimtab.bnp.rows.supported import clean_names, matches, owners_of_parameters, refuse_flattened, why_unsupported
 from trimtab.bnp.rows.unused_steps import UnusedSteps
@@ -151,8 +151,8 @@ class ObservedModel:
             open_calls.end((output,))
             return
         try:
-            open_calls.end(list(_tensors_in(output)))
-        except _CannotLookIntoError:
+            open_calls.end(list(tensors_in(output)))
+        except CannotLookIntoError:
             open_calls.release()
             open_calls.end(())
 
@@ -279,26 +279,3 @@ class _Values:
 
 
 _END = (object(),)  # so that values of another number are not the same
-
-
-class _CannotLookIntoError(Exception):
-    """A model has returned something in which tensors may be, but which cannot be looked into."""
-
-
-def _tensors_in(output: Any, depth: int = 0) -> Iterator[Tensor]:
-    """The tensors in what a model has returned."""
-    if depth > 32:
-        raise _CannotLookIntoError
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for part in output.values():
-            yield from _tensors_in(part, depth + 1)
-    elif isinstance(output, list | tuple):
-        for part in output:
-            yield from _tensors_in(part, depth + 1)
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        for field in dataclasses.fields(output):
-            yield from _tensors_in(getattr(output, field.name, None), depth + 1)
-    elif output is not None and not isinstance(output, str | bytes | int | float | complex):
-        raise _CannotLookIntoError

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from trimtab import _torch
 from trimtab.theory.from_model.known import CONV, LEAVES
 
 _FORWARD = "forward"
@@ -194,7 +195,7 @@ class _Tracer(fx.Tracer):
 
 def has_own_forward(module: nn.Module) -> bool:
     """Whether a module's forward was replaced, in its class or in itself."""
-    names = ("forward", "_conv_forward") if isinstance(module, CONV) else ("forward",)
+    names = _torch.CONVOLUTION_METHODS if isinstance(module, CONV) else ("forward",)
     return any(
         name in vars(module) or not f"{getattr(type(module), name).__module__}.".startswith(_OWNERS) for name in names
     )
