@@ -31,7 +31,7 @@ def test_the_former_name_of_the_canonical_view() -> None:
 
     @register
     def rows(layer: Transposed, x: torch.Tensor, y: torch.Tensor, options: trimtab.bnp.Options) -> trimtab.Rows:
-        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), positions=len(x))
 
     known = layer_type(Transposed())
     assert known is not None and known.view is trimtab.bnp.input_first

@@ -75,7 +75,7 @@ def test_a_subclass_may_have_a_rule_of_its_own() -> None:
     @trimtab.register_layer(Tokens)
     def tokens(layer: Tokens, x: Tensor, y: Tensor, options: Options) -> trimtab.Rows:
         rows = x.shape[:-1].numel()
-        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=rows, outputs=rows)
+        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=rows, positions=rows)
 
     torch.manual_seed(0)
     special, plain = Tokens(3, 2).double(), nn.Linear(3, 2).double()

@@ -36,9 +36,9 @@ def _forget_registrations() -> Iterator[None]:
 
 
 def rows(mean: Any, variance: Any = None, **numbers: Any) -> Rows:
-    told = {"count": 5, "samples": 5, "outputs": 5, **numbers}
+    told = {"count": 5, "samples": 5, "positions": 5, **numbers}
     variance = mean if variance is None else variance
-    return Rows(Moments(told["count"], mean, variance), samples=told["samples"], outputs=told["outputs"])
+    return Rows(Moments(told["count"], mean, variance), samples=told["samples"], positions=told["positions"])
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
@@ -54,12 +54,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a list": (lambda: rows([1.0] * 6), "not tensors of floating-point numbers"),
     "meta": (lambda: rows(torch.ones(6, device="meta")), "another device"),
     "no samples": (lambda: rows(torch.ones(6), samples=0), "samples=0, which is not a positive number"),
-    "negative outputs": (lambda: rows(torch.ones(6), outputs=-3), "outputs=-3, which is not"),
+    "negative positions": (lambda: rows(torch.ones(6), positions=-3), "positions=-3, which is not"),
     "count not a number": (lambda: rows(torch.ones(6), count=float("nan")), "count=nan, which is not"),
     "samples None": (lambda: rows(torch.ones(6), samples=None), "samples=None, which is not"),
     "two numbers of samples": (lambda: rows(torch.ones(6), samples=torch.ones(2)), "samples=tensor"),
     "negative samples": (lambda: rows(torch.ones(6), samples=torch.tensor(-1)), "samples=tensor"),
-    "far too many": (lambda: rows(torch.ones(6), outputs=10**400), "outputs=10000"),
+    "far too many": (lambda: rows(torch.ones(6), positions=10**400), "positions=10000"),
     "negative variances": (lambda: rows(torch.ones(6), -torch.ones(6)), "negative variances"),
     "zeros a word": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, "6"), "zeros='6'"),  # type: ignore[arg-type]
     "zeros nan": (lambda: Rows(Moments(5, torch.ones(6), torch.ones(6)), 5, 5, float("nan")), "zeros=nan"),  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ UNITS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 @pytest.mark.parametrize("name", UNITS)
 def test_units_that_are_no_view_of_the_weight(name: str, fast: bool) -> None:
     register = trimtab.register_layer(Layer, view=UNITS[name])
-    register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x)))
+    register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), positions=len(x)))
     said = left_alone(nn.Sequential(Layer(), nn.Tanh(), nn.Linear(4, 2)), fast)
     assert "is not laid out as the view of its type says" in said
 
@@ -123,7 +123,7 @@ def test_units_that_are_no_view_of_the_weight(name: str, fast: bool) -> None:
 @pytest.mark.parametrize("fast", [True, False], ids=["kernels", "plain"])
 def test_inputs_and_outputs_swapped(fast: bool) -> None:
     register = trimtab.register_layer(Layer, view=lambda layer, weight: weight.t().view(1, 6, 4, 1))
-    register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x)))
+    register(lambda layer, x, y, options: Rows(Moments.of(x, columns=-1), samples=len(x), positions=len(x)))
     said = left_alone(nn.Sequential(Layer(), nn.Tanh(), nn.Linear(4, 2)), fast)
     assert "is not laid out" in said or "but its weight has 4 inputs" in said
 

@@ -826,7 +826,7 @@ def test_a_call_with_two_outputs_counts_once() -> None:
 
     @trimtab.register_layer(Registered)
     def rows(layer: Registered, x: Tensor, y: Tensor, options: trimtab.bnp.Options) -> trimtab.Rows:
-        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), positions=len(x))
 
     for layer in (Registered(), Two(3, 2)):
         bnp = trimtab.BNP(nn.Sequential(layer))

@@ -60,7 +60,7 @@ def test_a_step_with_sums_is_the_step_with_moments(
         step = layer_step(Rows(Moments.of(torch.zeros(1, 4, dtype=dtype), columns=1), 1, 1), settings.debias, bias=bias)
         for _ in range(3):
             x = 2 + torch.randn(count, 4, generator=generator, dtype=dtype)
-            rows = Rows(Moments.of(x, columns=1), samples=count, outputs=3 * count, zeros=zeros)
+            rows = Rows(Moments.of(x, columns=1), samples=count, positions=3 * count, zeros=zeros)
             step.rows = RowSums(sums_of(rows), (4,), dtype) if summed else rows
             assert not any(map(bool, backends.step([step], fold=True)))
         results.append(result(step))

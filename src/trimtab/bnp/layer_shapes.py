@@ -72,7 +72,7 @@ def misfit(rows: Any, weight: Tensor, shape: Shape) -> str | None:
         return "the mean and the variance of its rows have different shapes"
     if isinstance(moments.count, int) and moments.count == 0:
         return None  # there are no rows
-    for name, number in (("count", moments.count), ("samples", rows.samples), ("outputs", rows.outputs)):
+    for name, number in (("count", moments.count), ("samples", rows.samples), ("positions", rows.positions)):
         if not _is_number(number, above=0):
             return f"its rows have {name}={number!r}, which is not a positive number"
     if not _is_number(rows.zeros, above=-_LARGEST):

@@ -4,7 +4,7 @@ Another type is added in the same way, from anywhere:
 
     @trimtab.register_layer(MyLinear)
     def my_linear(layer, x, y, options):
-        return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+        return Rows(Moments.of(x, columns=-1), samples=len(x), positions=len(x))
 """
 
 import inspect
@@ -29,21 +29,21 @@ class InputColumns(NamedTuple):
         x: The tensor.
         dim: The dimension of its columns; all others are rows.
         samples: As in `Rows`.
-        outputs: As in `Rows`.
+        positions: As in `Rows`.
         zeros: As in `Rows`.
     """
 
     x: Tensor
     dim: int
     samples: int
-    outputs: int
+    positions: int
     zeros: int = 0
 
     def rows(self, moments: Moments | None = None) -> Rows:
         """The rows, with these moments or (None) with those that are computed in plain PyTorch."""
         if moments is None:
             moments = Moments.of(self.x, columns=self.dim)
-        return Rows(moments, self.samples, self.outputs, self.zeros)
+        return Rows(moments, self.samples, self.positions, self.zeros)
 
 
 Observe = Callable[[Any, Tensor, Tensor, Options], Rows | InputColumns]
@@ -177,10 +177,10 @@ def convolution(
     layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, y: Tensor, options: Options
 ) -> Rows | InputColumns:
     """Algorithm 3, with eqs. 21 and 22 per channel or eqs. 19 and 20 per site."""
-    x, outputs = _batched(layer, x, y)
+    x, positions = _batched(layer, x, y)
     if options.spatial == "site":
-        return Rows(_site_moments(layer, x), samples=x.shape[0], outputs=outputs)
-    return InputColumns(x, 1, x.shape[0], outputs)
+        return Rows(_site_moments(layer, x), samples=x.shape[0], positions=positions)
+    return InputColumns(x, 1, x.shape[0], positions)
 
 
 def transposed_convolution(
@@ -191,8 +191,8 @@ def transposed_convolution(
     With τ = input positions / output positions the columns then have mean τμ and variance
     τ(σ² + μ²) − τ²μ². Padding that crops the output below the size of the input inserts none: τ = 1.
     """
-    x, outputs = _batched(layer, x, y)
-    return InputColumns(x, 1, x.shape[0], outputs, outputs - x.numel() // max(1, x.shape[1]))
+    x, positions = _batched(layer, x, y)
+    return InputColumns(x, 1, x.shape[0], positions, positions - x.numel() // max(1, x.shape[1]))
 
 
 _KEEPING = frozenset({nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d})

@@ -14,12 +14,12 @@ COUNTS = 4
 def sums_of(rows: Rows) -> Tensor:
     """Rows as one vector of float64 whose sum over calls, or over processes, has the rows of all of them.
 
-    Its entries are the numbers of rows, rows of zeros, samples and outputs, then Σx and Σx² of each column. Written as
+    Its entries are the numbers of rows, rows of zeros, samples and output positions, then Σx and Σx² of each column. Written as
     a sum of two vectors and not as a concatenation, of which a compiler makes a kernel per part.
     """
     moments = rows.moments
     mean, variance = moments.mean.double().flatten(), moments.variance.double().flatten()
-    counts = (moments.count, at_least(rows.zeros, 0), rows.samples, rows.outputs)
+    counts = (moments.count, at_least(rows.zeros, 0), rows.samples, rows.positions)
     is_square = torch.arange(2, device=mean.device).unsqueeze(1) == 1
     sums = (moments.count * torch.where(is_square, variance + mean.square(), mean)).flatten()
     place = torch.arange(COUNTS + len(sums), device=mean.device)

@@ -59,14 +59,14 @@ def _save_layer(layer: ObservedLayer) -> dict[str, Any]:
     if running is not None:
         saved["running"] = {name: value.clone() for name, value in running.tensors().items()}
     if (pending := layer.pending()) is not None:
-        saved["handed_out"] = pending is layer.handed_out()
+        saved["handed_out"] = pending is layer.returned()
         rows = pending.rows()
         saved["pending"] = {
             "count": int(rows.moments.count),
             "mean": rows.moments.mean.clone(),
             "variance": rows.moments.variance.clone(),
             "samples": int(rows.samples),
-            "outputs": int(rows.outputs),
+            "outputs": int(rows.positions),
             "zeros": int(rows.zeros),
         }
     return saved
@@ -78,14 +78,14 @@ def _load_layer(
     """The parts of a layer's state, each looked at before it is believed."""
     entry = _Entry(layer, saved)
     entry.need("running", "pending", "handed_out")
-    handed_out = entry.saved["handed_out"]
-    if not isinstance(handed_out, bool):
-        raise entry.damaged("handed_out", f"is {_shown(handed_out)} and not True or False")
+    returned = entry.saved["handed_out"]
+    if not isinstance(returned, bool):
+        raise entry.damaged("handed_out", f"is {_shown(returned)} and not True or False")
     running, pending = _load_averages(entry, options), _load_rows(entry)
     if running is not None and pending is not None and running.mean.shape != pending.moments.shape:
         shapes = f"{tuple(pending.moments.shape)} and not {tuple(running.mean.shape)} as in 'running'"
         raise entry.damaged("pending.mean", f"has shape {shapes}")
-    return (running, None, pending) if handed_out else (running, pending, None)
+    return (running, None, pending) if returned else (running, pending, None)
 
 
 def _load_averages(entry: "_Entry", options: Options) -> RunningAverage | None:

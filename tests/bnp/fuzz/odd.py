@@ -173,7 +173,7 @@ def _each(function: Callable[[Tensor], Tensor]) -> Callable[[Rows, Tensor], Rows
 
 def _numbers(**other: Any) -> Callable[[Rows, Tensor], Rows]:
     """The same moments with other numbers."""
-    return lambda r, x: Rows(**{"moments": r.moments, "samples": r.samples, "outputs": r.outputs, **other})
+    return lambda r, x: Rows(**{"moments": r.moments, "samples": r.samples, "positions": r.positions, **other})
 
 
 _NAN = float("nan")
@@ -195,7 +195,7 @@ _WAYS: dict[str, tuple[bool | None, Callable[[Rows, Tensor], Any]]] = {
     "no columns": (False, _moments(lambda m: _resized(m, -(10**6)))),
     "two dimensions": (False, _each(lambda t: t[None].repeat(2, 1))),
     "no dimension": (False, _each(torch.sum)),
-    "a kernel's, of rows": (False, lambda r, x: Rows(_of_rows(x), r.samples, r.outputs)),
+    "a kernel's, of rows": (False, lambda r, x: Rows(_of_rows(x), r.samples, r.positions)),
     "variance of another size": (False, _moments(lambda m: _with(m, variance=m.variance[:1]))),
     "variance of no size": (False, _moments(lambda m: _with(m, variance=m.variance[0]))),
     "variance that is a number": (False, _moments(lambda m: _with(m, variance=1.0))),
@@ -209,8 +209,8 @@ _WAYS: dict[str, tuple[bool | None, Callable[[Rows, Tensor], Any]]] = {
     "samples -1": (False, _numbers(samples=-1)),
     "samples None": (False, _numbers(samples=None)),
     "samples nan": (False, _numbers(samples=_NAN)),
-    "outputs 0": (False, _numbers(outputs=0)),
-    "outputs -2": (False, _numbers(outputs=-2)),
+    "positions 0": (False, _numbers(positions=0)),
+    "positions -2": (False, _numbers(positions=-2)),
     "no moments": (False, _numbers(moments=None)),
     "nothing": (False, lambda r, x: None),
     "a tuple": (False, lambda r, x: (r.moments, r.samples)),
@@ -234,12 +234,12 @@ def _of_rows(x: Tensor) -> Moments:
 
 def _observe(layer: Any, x: Tensor, y: Tensor, options: Options) -> Any:
     x, count = x.as_subclass(Tensor), x.shape[:-1].numel()
-    return _WAYS[layer.way][1](Rows(Moments.of(x, columns=-1), samples=count, outputs=count), x)
+    return _WAYS[layer.way][1](Rows(Moments.of(x, columns=-1), samples=count, positions=count), x)
 
 
 def _observe_with_kernel(layer: Any, x: Tensor, y: Tensor, options: Options) -> Rows:
     count = x.shape[:-1].numel()
-    return Rows(Backends(options).moments(x, -1), samples=count, outputs=count)
+    return Rows(Backends(options).moments(x, -1), samples=count, positions=count)
 
 
 trimtab.register_layer(Registered)(_observe)

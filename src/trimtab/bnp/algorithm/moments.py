@@ -109,13 +109,13 @@ class Rows:
         moments: Of the columns of H. Their shape is (inputs,) or (inputs, *sites), with the inputs of all groups in
             order.
         samples: N, the samples in these rows.
-        outputs: The rows of H: N times the number of output positions.
+        positions: Of the output, of all samples: the rows of H.
         zeros: How many rows of zeros H has beside those in `moments`; a negative number stands for none.
     """
 
     moments: Moments
     samples: Count
-    outputs: Count
+    positions: Count
     zeros: Count = 0
 
     def merge(self, other: "Rows") -> "Rows":
@@ -123,7 +123,7 @@ class Rows:
         return Rows(
             self.moments.merge(other.moments),
             self.samples + other.samples,
-            self.outputs + other.outputs,
+            self.positions + other.positions,
             self.zeros + other.zeros,
         )
 
@@ -135,11 +135,11 @@ class Rows:
         """The same rows on a device."""
         if self.moments.device == device:
             return self
-        samples, outputs, zeros = (
+        samples, positions, zeros = (
             count.to(device) if isinstance(count, Tensor) else count
-            for count in (self.samples, self.outputs, self.zeros)
+            for count in (self.samples, self.positions, self.zeros)
         )
-        return Rows(self.moments.to(device), samples, outputs, zeros)
+        return Rows(self.moments.to(device), samples, positions, zeros)
 
     def columns(self) -> Moments:
         """The moments of the columns of H, its rows of zeros included."""

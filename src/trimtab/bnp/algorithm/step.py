@@ -104,7 +104,7 @@ def scaling(
     if step.bias is None and options.no_bias == "second_moment":
         variance = transform.second_moment(mean, variance)
     scale = transform.regularized(variance, options.eps1, options.eps2)
-    samples, positions = scalar(rows.samples, scale), scalar(rows.outputs, scale)
+    samples, positions = scalar(rows.samples, scale), scalar(rows.positions, scale)
     return mean, scale, transform.squared_norm(inputs * sites, samples, positions)
 
 

@@ -167,7 +167,7 @@ def record(step: LayerStep, only: torch.dtype | None = None, below: float = math
             if not known.takes(layout):
                 return _NONE
             known.layout = layout
-        batch: tuple[Count, Count, Count] | None = (layout.count, rows.samples, rows.outputs)
+        batch: tuple[Count, Count, Count] | None = (layout.count, rows.samples, rows.positions)
         mean_at = moments.address
         variance_at = mean_at + known.columns * known.itemsize
     else:
@@ -188,8 +188,8 @@ def _batch_of(step: LayerStep, known: _Known) -> tuple[tuple[Count, Count, Count
         return None, _dense(rows.sums, COUNTS + 2 * known.columns, torch.float64, known.device), 0
     rows = rows.rows()
     if type(rows.zeros) is not int or rows.zeros > 0:  # in the step, so that they stay until the kernel has run
-        step.rows = rows = Rows(rows.columns(), rows.samples, rows.outputs)
-    batch = rows.moments.count, rows.samples, rows.outputs
+        step.rows = rows = Rows(rows.columns(), rows.samples, rows.positions)
+    batch = rows.moments.count, rows.samples, rows.positions
     mean, variance = (
         _dense(tensor, known.columns, known.dtype, known.device)
         for tensor in (rows.moments.mean, rows.moments.variance)

@@ -111,11 +111,11 @@ def _place(rows: Rows | RowSums | None, device: torch.device) -> tuple[Tensor, i
     if type(rows) is not Rows or type(rows.moments) is not BufferMoments:
         return None
     moments = rows.moments
-    counts = (moments.count, rows.zeros, rows.samples, rows.outputs)
+    counts = (moments.count, rows.zeros, rows.samples, rows.positions)
     place = moments.place()
     if place is None or moments.device != device or not all(type(count) is int for count in counts):
         return None
-    return *place, (int(moments.count), max(int(rows.zeros), 0), int(rows.samples), int(rows.outputs))
+    return *place, (int(moments.count), max(int(rows.zeros), 0), int(rows.samples), int(rows.positions))
 
 
 def _vector(rows: Rows | RowSums | None, columns: int, device: torch.device) -> Tensor:

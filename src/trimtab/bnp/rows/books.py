@@ -5,7 +5,7 @@ A call of a layer shows some rows. They pass through these states:
     seen         the layer was called; the call is known by its node in autograd's graph
     computed     a backward that executes this node has the gradient of the layer's weight
     accumulated  it was added to weight.grad: the rows count at the next step
-    handed out   it was not, so torch.autograd.grad has returned it to its caller: the rows count at the next step if no
+    returned     it was not, so torch.autograd.grad has returned it to its caller: the rows count at the next step if no
                  backward adds to weight.grad before, for then the caller is expected to have put it there
 
 A step, or a gradient that was set to None or to zero in the meantime, ends all of it. Two hooks on the weight move the
@@ -83,7 +83,7 @@ class Books:
         self._computed: list[Call] = []
         self._computed_by = -1  # the number of the backward
         self._accumulated = _Pool()
-        self._handed_out = _Pool()
+        self._returned = _Pool()
         self._compared = -1  # the backward before which weight.grad was looked at
         self._gradient: tuple[weakref.ref[Tensor], int | None] | None = None  # weight.grad as it was left, its version
         self._spent: weakref.ref[Tensor] | None = None  # weight.grad, if another BNP has preconditioned it
@@ -121,11 +121,11 @@ class Books:
             self._computed = []
         return self._accumulated.rows
 
-    def handed_out(self) -> Rows | None:
+    def returned(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
         if self._computed:
-            self._hand_out_computed()
-        return self._handed_out.rows
+            self._return_computed()
+        return self._returned.rows
 
     def discard(self) -> None:
         """Forget the rows that count, and those that could come to. Calls that are open have been released."""
@@ -135,16 +135,16 @@ class Books:
             self._computed = []
         if self._reached:
             self._reached.clear()
-        self._accumulated.rows = self._handed_out.rows = None
+        self._accumulated.rows = self._returned.rows = None
         if self._compiled.arrived:
             self._compiled.forget()
         self._gradient = None
 
-    def restore(self, accumulated: Rows | None, handed_out: Rows | None) -> None:
+    def restore(self, accumulated: Rows | None, returned: Rows | None) -> None:
         """Take up what was saved. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.discard()
         self._spent = None
-        self._accumulated, self._handed_out = _Pool(accumulated), _Pool(handed_out)
+        self._accumulated, self._returned = _Pool(accumulated), _Pool(returned)
 
     def follow(self, weight: nn.Parameter | None, held: Callable[[], bool] | None = None) -> None:
         """Put the hooks on this weight, and on no other.
@@ -202,7 +202,7 @@ class Books:
         if self._accumulated.rows is not None or self._compiled.arrived:
             self.before_gradient()
         if self._computed:
-            self._hand_out_computed()
+            self._return_computed()
         self._spent = None
         self._computed_by = _torch.current_backward()
         self._computed = self._reached.pop(self._computed_by, []) if self._reached else []
@@ -229,21 +229,21 @@ class Books:
     def _on_accumulated(self, weight: Tensor) -> None:
         """Post-accumulate hook: this backward's gradient has been added to weight.grad.
 
-        So the loop does not work by hand, and what was handed out before was for another purpose.
+        So the loop does not work by hand, and what was returned before was for another purpose.
         """
         self._open_calls.adding_backward = _torch.current_backward()
         if self._computed:
             computed, self._computed = self._computed, []
             self._accumulated.add(computed)
-        self._handed_out.rows = None
+        self._returned.rows = None
         if (grad := weight.grad) is not None:
             self._gradient = weakref.ref(grad), _torch.version_of(grad)
 
-    def _hand_out_computed(self) -> None:
+    def _return_computed(self) -> None:
         computed, self._computed = self._computed, []
         failed = self._computed_by == self._open_calls.adding_backward and _torch.TELLS_BACKWARDS_APART
         if not failed:  # in the middle of adding gradients
-            self._handed_out.add(computed)
+            self._returned.add(computed)
 
     def _was_dropped(self) -> bool:
         """Whether the gradient of the accumulated rows has since been set to None or to zero.

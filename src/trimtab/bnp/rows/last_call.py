@@ -13,13 +13,13 @@ from trimtab.bnp.layers import InputColumns, is_kept
 class LastCall:
     """What is known of calls with an input and an output of these shapes: all but the moments."""
 
-    __slots__ = ("_layer", "_layout", "_output", "_outputs", "_samples", "_zeros")
+    __slots__ = ("_layer", "_layout", "_output", "_positions", "_samples", "_zeros")
 
     def __init__(self, layer: Any, layout: InputLayout, output: torch.Size, columns: InputColumns) -> None:
         """What was called, the layout of the input, the shape of the output, and what the call has shown."""
         self._layout, self._output = layout, output
         self._layer = layer if layout.device.type == "cuda" else None  # where moments may wait
-        self._samples, self._outputs, self._zeros = columns.samples, columns.outputs, columns.zeros
+        self._samples, self._positions, self._zeros = columns.samples, columns.positions, columns.zeros
 
     def rows(self, x: Tensor, y: Tensor) -> Rows | None:
         """The rows of a call that is like the last one; None if it is not."""
@@ -36,4 +36,4 @@ class LastCall:
             return None
         layer = self._layer
         moments = layout.moments(x, layer is not None and is_kept(layer, x))
-        return None if moments is None else Rows(moments, self._samples, self._outputs, self._zeros)
+        return None if moments is None else Rows(moments, self._samples, self._positions, self._zeros)

@@ -185,11 +185,11 @@ class ObservedLayer(KnownLayer):
         if self._compiled.arrived and (weight := self.weight) is not None:
             compiled = self._compiled.rows(weight)
             return compiled if compiled is None or rows is None else compiled.rows().merge(rows)
-        return self.books.handed_out() if rows is None else rows
+        return self.books.returned() if rows is None else rows
 
-    def handed_out(self) -> Rows | None:
+    def returned(self) -> Rows | None:
         """The rows whose gradient torch.autograd.grad has returned to its caller."""
-        return self.books.handed_out()
+        return self.books.returned()
 
     @property
     def columns(self) -> torch.Size:
@@ -209,10 +209,10 @@ class ObservedLayer(KnownLayer):
         like = torch.empty(self.columns if columns is None else columns, dtype=self.dtype, device=self.device)
         return RunningAverage(like, debias=self._observation.options.debias)
 
-    def restore(self, running: RunningAverage | None, accumulated: Rows | None, handed_out: Rows | None) -> None:
+    def restore(self, running: RunningAverage | None, accumulated: Rows | None, returned: Rows | None) -> None:
         """Take up a saved state. Accumulated rows stay if weight.grad is restored before the next backward."""
         self.running = running
-        self.books.restore(accumulated, handed_out)
+        self.books.restore(accumulated, returned)
 
     def step(
         self, weight: nn.Parameter, grad: Tensor, rows: Rows | RowSums | None, parameters: set[int] | None

@@ -87,7 +87,7 @@ class LayerInputs:
     def squared_norm(self, fan_in: int) -> float:
         """q², by which BNP divides, for so many weights of a unit."""
         assert self._rows is not None
-        return float(transform.squared_norm(fan_in, self._rows.samples, self._rows.outputs))
+        return float(transform.squared_norm(fan_in, self._rows.samples, self._rows.positions))
 
 
 class ChangeOfVariables(NamedTuple):
