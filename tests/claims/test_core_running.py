@@ -1,5 +1,6 @@
 """Running experiments: plans, budgets, records, training runs."""
 
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ import pytest
 import torch
 
 from tests.claims.helpers import claim, record
+import trimtab.claims
 from trimtab import cli
 from trimtab.claims import Claim, plans
 from trimtab.claims.experiments.registry import Context, Experiment
 from trimtab.claims.findings import Findings
 from trimtab.claims.plans import Planned, plan, plan_first, plan_named, plan_second
 from trimtab.claims.record import Record
-from trimtab.claims.running import run
+from trimtab.claims.running import _commit, run
 from trimtab.claims.store import RecordStore
 from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.claims.verdict import judge
@@ -207,6 +209,26 @@ class TestCommand:
         told = capsys.readouterr().out
         assert "Left: other; about 2 min." in told and "pass" not in told
 
+    def test_what_takes_all_of_the_budget_is_begun(
+        self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["claims", "run", "--all", "--budget", "2"]) == 0
+        assert ran == [("first", 2)]
+        told = capsys.readouterr().out
+        assert "Left: other; about 2 min." in told and "other: An experiment." not in told
+        assert cli.main(["claims", "run", "--all", "--budget", "2"]) == 0
+        assert ran == [("first", 2), ("other", 2)]
+
+    def test_the_verdicts_on_claims_that_were_named_are_told(
+        self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trimtab.claims.claim_named", lambda name: trimtab.claims.claims()[name])
+        assert cli.main(["claims", "run", "y"]) == 0
+        assert "y: undecided (small, " in capsys.readouterr().out
+        assert cli.main(["claims", "run", "y"]) == 0  # nothing is left to do, and that is an answer too
+        told = capsys.readouterr().out
+        assert ran == [("other", 2)] and "--force runs it again" in told and "y: undecided (small, " in told
+
     def test_a_named_experiment_can_have_its_first_seeds(self, ran: list[tuple[str, int]]) -> None:
         assert cli.main(["claims", "run", "--experiment", "first", "--experiment", "other", "--pass", "first"]) == 0
         assert ran == [("first", 1), ("other", 2)]
@@ -335,6 +357,10 @@ class TestTraining:
         (["show", "nothing"], "there is no claim 'nothing'"),
         (["list", "--verdict", "true"], "there is no verdict 'true'"),
         (["list", "--paper", "yours"], "argument --paper"),
+        (["list", "--block", "9.9"], "there is no block '9.9'; there are 1.1, "),
+        (["run", "--all", "--block", "9.9"], "there is no block '9.9'; there are 1.1, "),
+        (["run", "bnp-fig1", "--paper", "bnp"], "--paper chooses among --all"),
+        (["run", "--experiment", "fc-60-mnist", "--verdict", "holds"], "--verdict chooses among --all"),
     ],
 )
 def test_refused(
@@ -356,7 +382,33 @@ def test_a_damaged_record_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fc-60-mnist.small.json").write_text("{")
     assert cli.main(["claims", "list", "--block", "1.2", "--results", str(tmp_path)]) == 2
-    assert "remove it or run it anew" in capsys.readouterr().err
+    assert "remove it, then it can be run anew" in capsys.readouterr().err
+
+
+def test_a_claim_that_nothing_can_be_run_for_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["claims", "run", "bnp-cite-rnn"]) == 0
+    assert "bnp-cite-rnn has nothing to run: needs recurrent networks" in capsys.readouterr().out
+
+
+def test_the_commit_is_that_of_trimtab_or_none(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        ran = subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return ran.stdout.strip()
+
+    git("init", "-q")
+    file = tmp_path / "running.py"
+    file.write_text("")
+    git("commit", "-q", "--allow-empty", "-m", "of somebody else, with trimtab installed below")
+    assert _commit(file) == ""
+    git("add", "running.py")
+    git("commit", "-q", "-m", "of trimtab")
+    assert git("rev-parse", "HEAD").startswith(_commit(file)) and len(_commit(file)) == 10
+    file.write_text("changed")
+    assert _commit(file).endswith("-dirty")
 
 
 def test_data_that_are_not_there(

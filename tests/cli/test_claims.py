@@ -41,6 +41,10 @@ def test_the_list_has_a_line_for_each_and_counts(capsys: pytest.CaptureFixture[s
     assert lines[4].split(maxsplit=1)[1] == "not run: CIFAR-100 is not at hand"
 
 
+def test_without_an_action_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys) == printed(capsys, "list")
+
+
 @pytest.mark.parametrize(
     ("filters", "left"),
     [

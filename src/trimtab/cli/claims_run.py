@@ -52,15 +52,20 @@ def run_experiments(
     planned = _planned(claims, options, store)
     for one in planned.without:
         print(f"{one.name} has no size {options.size}; it has {', '.join(one.minutes)}.")
+    for claim in _without_experiment(claims) if options.ids else ():
+        print(f"{claim.id} has nothing to run: {claim.needs}.")
     if planned.done:
-        again = "" if options.which == "second" else "; --force runs them again"
-        have = "has" if len(planned.done) == 1 else "have"
+        one_only = len(planned.done) == 1
+        again = "" if options.which == "second" else f"; --force runs {'it' if one_only else 'them'} again"
+        have = "has" if one_only else "have"
         print(f"{_counted(planned.done)} {have} a record{again}.")
     if options.dry_run:
         return _tell(planned, options, claims, store)
     failed, left = _run(planned, options, results)
     _say_left([*left, *planned.later])
     store.forget()
+    for claim in claims if options.ids else ():
+        _say_verdict(claim, options.size, store)
     _say_passes(claims, options, store)
     return FAILED if failed else 0
 
@@ -116,19 +121,38 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     left: list[Planned] = []
     with resumable(WORK, GO_ON):
         for one in planned.now:
-            print(one, flush=True)
             try:
                 left += run(
                     [one],
                     context,
                     results,
-                    deadline=deadline,
+                    # The first one fits, says the plan; by the clock what needs the whole budget would never begin.
+                    deadline=None if one is planned.now[0] else deadline,
+                    begun=lambda planned: print(planned, flush=True),
                     finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
                 )
             except ValueError as error:  # data that are not there, say
                 failed += 1
                 print(f"  not run: {error}", flush=True)
     return failed, left
+
+
+def _say_verdict(claim: "Claim", size: str, store: "RecordStore") -> None:
+    """Say what came out for a claim, where its experiments have records at the size."""
+    from trimtab.claims import verdict_on
+    from trimtab.cli.claims_text import line
+
+    verdict = verdict_on(claim, size, store)
+    if verdict.records and verdict.state != "not run":
+        print(f"{claim.id}: {line(claim, verdict)}")
+
+
+def _without_experiment(claims: "Sequence[Claim]") -> "list[Claim]":
+    """Claims that nothing can be run for."""
+    from trimtab.claims import claims as declared
+    from trimtab.claims.needs import with_origins
+
+    return [claim for claim in claims if not any(one.deciding for one in with_origins([claim], declared()))]
 
 
 def _counted(several: "Sequence[Experiment] | Sequence[Planned]") -> str:
@@ -150,7 +174,8 @@ def _say_passes(claims: "Sequence[Claim]", options: argparse.Namespace, store: "
         return
     if options.which is None and (first := plan_first(claims, options.size, store)).now:
         took = duration(first.minutes)
-        print(f"The first pass (--pass first) would run {_counted(first.now)}, some with fewer seeds: about {took}.")
+        fewer = ", some with fewer seeds" if any(one.at_most is not None for one in first.now) else ""
+        print(f"The first pass (--pass first) would run {_counted(first.now)}{fewer}: about {took}.")
     second = plan_second(claims, options.size, store)
     if second.now:
         kinds = Counter(one.how for one in second.now)
