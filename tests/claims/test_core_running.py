@@ -22,6 +22,8 @@ from trimtab.claims.running import _commit, run
 from trimtab.claims.store import RecordStore
 from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.claims.verdict import judge
+from trimtab.training.folder import locked
+from trimtab.training.workers.pool import TrainingFailed
 
 CPU = torch.device("cpu")
 
@@ -419,3 +421,64 @@ def test_data_that_are_not_there(
     arguments = ["claims", "run", "--experiment", "fc-60-mnist", "--force", "--data-root", str(tmp_path / "empty")]
     assert cli.main(arguments) == 1
     assert "not run: " in capsys.readouterr().out
+
+
+class TestWhatStopsACommand:
+    """Each ends in a sentence, before anything is trained where that can be known."""
+
+    @pytest.fixture
+    def trains(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+        """An experiment whose training fails; the names of what was begun."""
+        monkeypatch.chdir(tmp_path)
+        begun: list[str] = []
+
+        def fails(findings: Findings, given: Context) -> None:
+            begun.append(given.work.name)
+            raise TrainingFailed("the run x failed: cannot write to the folder y: no space; name another folder with --out")
+
+        named = {name: experiment(name, 1.0, fails) for name in ("a", "b")}
+        monkeypatch.setattr(plans, "experiment_named", named.__getitem__)
+        return begun
+
+    WORDS = ("claims", "run", "--experiment", "a", "--experiment", "b")
+
+    def test_a_training_that_fails(self, trains: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main([*self.WORDS]) == 1
+        assert capsys.readouterr().err == (
+            "trimtab: the run x failed: cannot write to the folder y: no space; when that is mended, the same command "
+            "goes on\n"
+        )
+        assert trains == ["a"] and not any(path.is_file() for path in Path.cwd().rglob("*"))
+
+    @pytest.mark.parametrize("where", ["runs", "runs/claims", "runs/claims/results", "runs/claims/small"])
+    def test_a_file_in_the_place_of_a_folder(
+        self, where: str, trains: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
+        Path(where).write_text("")
+        assert cli.main([*self.WORDS]) == 2
+        told = capsys.readouterr().err
+        assert "cannot write to runs/claims/" in told and f"{where} is no folder; remove it" in told
+        assert not trains and Path(where).is_file()
+
+    def test_records_that_are_to_be_read_from_a_folder_that_is_not_there(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for action in (["list"], ["show", "bnp-fig1"], ["report"]):
+            assert cli.main(["claims", *action, "--results", str(tmp_path / "none")]) == 2
+            assert "there is no folder" in capsys.readouterr().err
+
+    def test_an_experiment_that_another_process_is_at_work_on(
+        self, trains: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with locked(Path("runs/claims/small/a")):
+            assert cli.main(["claims", "run", "--experiment", "a"]) == 1
+            assert "not run: a needs runs/claims/small/a for itself: another process is at work" in (
+                capsys.readouterr().out
+            )
+            assert not trains
+
+
+def test_the_folder_of_an_experiment_that_kept_nothing_is_removed(tmp_path: Path) -> None:
+    run([Planned(experiment("a", 1), 1)], context(tmp_path), tmp_path / "results")
+    assert not (tmp_path / "work" / "a").exists() and (tmp_path / "results" / "a.small.json").is_file()

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,6 +15,7 @@ from trimtab.claims.needs import FIRST_SEEDS, MORE_SEEDS
 from trimtab.claims.plans import Planned
 from trimtab.claims.record import Record, rounded
 from trimtab.training.device import hardware
+from trimtab.training.folder import locked
 from trimtab.training.launch import versions
 
 
@@ -36,6 +38,10 @@ def run(
         begun: Called with each experiment that is begun.
         finished: Called with each record.
 
+    Raises:
+        ValueError: If an experiment lacks data, say, or another process is at work on it.
+        TrainingFailed: If a training fails.
+
     Returns:
         Those that were not begun.
     """
@@ -46,7 +52,8 @@ def run(
         started, used, commit = time.monotonic(), _core_seconds(), _commit()
         one, more, findings = planned.experiment, max(planned.more, context.more), Findings()
         given = replace(context, work=context.work / one.name, more=more, at_most=planned.at_most)
-        one.run(findings, given)
+        with _alone(given.work, one.name):
+            one.run(findings, given)
         record = Record(
             experiment=one.name,
             size=context.size,
@@ -64,6 +71,24 @@ def run(
         record.write(results)
         finished(record)
     return []
+
+
+@contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Refuse to run an experiment that another process is at work on, which would write the same files.
+
+    Raises:
+        ValueError: If there is one, or if the folder cannot be made.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except ValueError as error:
+            why = str(error).rpartition("; ")[0]
+            raise ValueError(f"{name} needs {folder} for itself: {why}; wait, or work in another folder") from error
+        yield
+    with suppress(OSError):  # what it has kept is in it
+        folder.rmdir()
 
 
 def _core_seconds() -> float:

@@ -102,6 +102,8 @@ def _add_results(parser: "Parser") -> None:
 def _store(options: argparse.Namespace) -> "RecordStore":
     from trimtab.claims import RecordStore
 
+    if options.results is not None and not options.results.is_dir():
+        raise CommandError(f"there is no folder {options.results}; name one that has records, or leave --results out")
     return RecordStore(_results(options))
 
 

@@ -1,6 +1,7 @@
 """`trimtab claims run`: the experiments that decide claims, within a budget of time."""
 
 import argparse
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 WORK = Path("runs") / "claims"
 GO_ON = "the same command goes on"
+OUT = "; name another folder with --out"
+"""What failures of `trimtab train` advise, which has that flag."""
 
 
 def run_experiments(
@@ -104,7 +107,10 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     from trimtab.claims.running import run
     from trimtab.training.device import device_named
     from trimtab.training.workers.engines import engine_named
+    from trimtab.training.workers.pool import TrainingFailed
 
+    for folder in (results, WORK / options.size):
+        _check_writable(folder)
     context = Context(
         size=options.size,
         device=device_named(options.device),
@@ -131,10 +137,21 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
                     begun=lambda planned: print(planned, flush=True),
                     finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
                 )
+            except TrainingFailed as error:  # a full disk, say, which is full for the others too
+                raise CommandError(f"{str(error).removesuffix(OUT)}; when that is mended, {GO_ON}", FAILED) from error
             except ValueError as error:  # data that are not there, say
                 failed += 1
                 print(f"  not run: {error}", flush=True)
     return failed, left
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything is trained for it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise CommandError(f"cannot write to {folder}: {there} is no folder; remove it, or work in another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CommandError(f"cannot write to {folder}: {there} is not writable; change that, or work in another folder")
 
 
 def _say_verdict(claim: "Claim", size: str, store: "RecordStore") -> None:
