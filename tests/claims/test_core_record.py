@@ -14,7 +14,6 @@ from trimtab.claims.store import RecordStore
 from trimtab.records import RunNumbers
 from trimtab.theory.bounds import Sides
 
-
 CHECK = {"relation": "<=", "draws": 1, "holds": 1, "left": 0.0, "right": 1.0}
 
 

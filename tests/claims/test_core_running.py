@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.claims.helpers import claim, record
 import trimtab.claims
+from tests.claims.helpers import claim, record
 from trimtab import cli
 from trimtab.claims import Claim, plans
 from trimtab.claims.experiments.registry import Context, Experiment
@@ -434,7 +434,9 @@ class TestWhatStopsACommand:
 
         def fails(findings: Findings, given: Context) -> None:
             begun.append(given.work.name)
-            raise TrainingFailed("the run x failed: cannot write to the folder y: no space; name another folder with --out")
+            raise TrainingFailed(
+                "the run x failed: cannot write to the folder y: no space; name another folder with --out"
+            )
 
         named = {name: experiment(name, 1.0, fails) for name in ("a", "b")}
         monkeypatch.setattr(plans, "experiment_named", named.__getitem__)

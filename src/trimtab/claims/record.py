@@ -156,7 +156,9 @@ def _check_numbers(record: Record) -> None:
     for panel, lines in record.curves.items():
         of_lines = lines.values() if isinstance(lines, dict) else [None]
         points = [point for line in of_lines for point in (line if isinstance(line, list) else [None])]
-        if not all(isinstance(point, list) and len(point) in (2, 4) and all(map(_is_number, point)) for point in points):
+        if not all(
+            isinstance(point, list) and len(point) in (2, 4) and all(map(_is_number, point)) for point in points
+        ):
             raise ValueError(f"figure {panel!r} has something else than points")
 
 

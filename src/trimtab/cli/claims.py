@@ -149,6 +149,7 @@ def _not_run_at(store: "RecordStore") -> "Callable[[Claim], dict[str, str]]":
 
 
 def _list(options: argparse.Namespace) -> int:
+    need("yaml", *([] if options.json else ["rich"]))
     store = _store(options)
     rows = [(claim, _best(claim, store)) for claim in _chosen(options, store)]
     not_run = _not_run_at(store)
@@ -159,7 +160,6 @@ def _list(options: argparse.Namespace) -> int:
             )
         )
         return 0
-    need("rich")
     from rich.text import Text
 
     from trimtab.cli.entries import print_entries
@@ -174,6 +174,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    need("yaml")
     from trimtab.claims import best_first, claim_named, verdicts
 
     store = _store(options)
@@ -190,6 +191,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    need("sklearn", "yaml")
     from trimtab.claims import RecordStore
 
     if not options.all and (given := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]):

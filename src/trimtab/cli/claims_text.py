@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trimtab.claims.claim import SEEN, superseded
-
 if TYPE_CHECKING:
     from trimtab.claims import Claim, Verdict
 
@@ -21,6 +19,8 @@ def line(claim: "Claim", verdict: "Verdict") -> str:
 
 def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[str, str]") -> list[str]:
     """A claim in lines; of the sizes that it has and was not run at, what they need."""
+    from trimtab.claims.claim import SEEN, superseded
+
     lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
     if claim.seen:
         lines.append(f"Seen before: {SEEN}.")
