@@ -39,6 +39,7 @@ def test_forms(text: str, expected: Part) -> None:
     [
         *("", "acc bnp > bn", "acc: bnp", "acc: bnp = bn", "acc: bnp >", "acc: a in [2, 1]", "acc: a > b ± 2"),
         *("not: x: a > b; x: b > c", "all: x: a > b", "any: x: a > b; y"),
+        *("all: x @ e: a > b; y: a > b", "not: x @ e: a > b", "all: x: a > b; claim c: d"),
         *("acc: a > 0.5 × 64", "acc: a ≥ 3 + 2", "check", "claim a b", "acc: bnp  > bn", "acc: a > b + c"),
     ],
 )

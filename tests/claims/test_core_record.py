@@ -14,6 +14,8 @@ from trimtab.claims.store import RecordStore
 from trimtab.records import RunNumbers
 from trimtab.theory.bounds import Sides
 
+CHECK = {"relation": "<=", "draws": 1, "holds": 1, "left": 0.0, "right": 1.0}
+
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     check = Check("<=", 200, 199, 1.5, 1.25, {"tolerance": 1e-9}, {"draw": 3})
@@ -40,7 +42,16 @@ def test_numbers_are_rounded_where_they_are_written(tmp_path: Path) -> None:
         ({"units": {}}, "'acc' has no unit"),
         ({"numbers": {"acc": {"a": {"101": "x"}}}}, "something else than numbers"),
         ({"numbers": {"acc": {"a": {"101": True}}}}, "something else than numbers"),
+        ({"numbers": {"acc": {"a": [1.0]}}}, "something else than numbers"),
+        ({"numbers": {"acc": [1.0]}}, "something else than numbers"),
         ({"checks": {"x": {"draws": 1}}}, "it has no "),
+        ({"checks": {"x": {**CHECK, "draws": 0, "holds": 0}}}, "check 'x' holds for 0 of 0 draws"),
+        ({"checks": {"x": {**CHECK, "draws": 2, "holds": 3}}}, "check 'x' holds for 3 of 2 draws"),
+        ({"curves": {"f": {"a": 3}}}, "figure 'f' has something else than points"),
+        ({"curves": {"f": {"a": [[1, 2, 3]]}}}, "figure 'f' has something else than points"),
+        ({"curves": {"f": [1]}}, "figure 'f' has something else than points"),
+        ({"experiment": "other"}, "it is of other at size small"),
+        ({"size": "gpu"}, "it is of e at size gpu"),
         ({"seconds": "long"}, "seconds is 'long'"),
         ({"more": 1}, "'more', which is not known"),
     ],
@@ -50,7 +61,7 @@ def test_damaged_files_are_refused(tmp_path: Path, change: dict[str, object], se
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=sentence) as raised:
         Record.read(path)
-    assert str(path) in str(raised.value) and "run it anew" in str(raised.value)
+    assert str(path) in str(raised.value) and "remove it, then it can be run anew" in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"schema": 1}'])

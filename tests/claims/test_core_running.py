@@ -1,5 +1,6 @@
 """Running experiments: plans, budgets, records, training runs."""
 
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import trimtab.claims
 from tests.claims.helpers import claim, record
 from trimtab import cli
 from trimtab.claims import Claim, plans
@@ -16,10 +18,12 @@ from trimtab.claims.experiments.registry import Context, Experiment
 from trimtab.claims.findings import Findings
 from trimtab.claims.plans import Planned, plan, plan_first, plan_named, plan_second
 from trimtab.claims.record import Record
-from trimtab.claims.running import run
+from trimtab.claims.running import _commit, run
 from trimtab.claims.store import RecordStore
 from trimtab.claims.training_runs import enter_runs, train_cases
 from trimtab.claims.verdict import judge
+from trimtab.training.folder import locked
+from trimtab.training.workers.pool import TrainingFailed
 
 CPU = torch.device("cpu")
 
@@ -207,6 +211,26 @@ class TestCommand:
         told = capsys.readouterr().out
         assert "Left: other; about 2 min." in told and "pass" not in told
 
+    def test_what_takes_all_of_the_budget_is_begun(
+        self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.main(["claims", "run", "--all", "--budget", "2"]) == 0
+        assert ran == [("first", 2)]
+        told = capsys.readouterr().out
+        assert "Left: other; about 2 min." in told and "other: An experiment." not in told
+        assert cli.main(["claims", "run", "--all", "--budget", "2"]) == 0
+        assert ran == [("first", 2), ("other", 2)]
+
+    def test_the_verdicts_on_claims_that_were_named_are_told(
+        self, ran: list[tuple[str, int]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trimtab.claims.claim_named", lambda name: trimtab.claims.claims()[name])
+        assert cli.main(["claims", "run", "y"]) == 0
+        assert "y: undecided (small, " in capsys.readouterr().out
+        assert cli.main(["claims", "run", "y"]) == 0  # nothing is left to do, and that is an answer too
+        told = capsys.readouterr().out
+        assert ran == [("other", 2)] and "--force runs it again" in told and "y: undecided (small, " in told
+
     def test_a_named_experiment_can_have_its_first_seeds(self, ran: list[tuple[str, int]]) -> None:
         assert cli.main(["claims", "run", "--experiment", "first", "--experiment", "other", "--pass", "first"]) == 0
         assert ran == [("first", 1), ("other", 2)]
@@ -335,6 +359,10 @@ class TestTraining:
         (["show", "nothing"], "there is no claim 'nothing'"),
         (["list", "--verdict", "true"], "there is no verdict 'true'"),
         (["list", "--paper", "yours"], "argument --paper"),
+        (["list", "--block", "9.9"], "there is no block '9.9'; there are 1.1, "),
+        (["run", "--all", "--block", "9.9"], "there is no block '9.9'; there are 1.1, "),
+        (["run", "bnp-fig1", "--paper", "bnp"], "--paper chooses among --all"),
+        (["run", "--experiment", "fc-60-mnist", "--verdict", "holds"], "--verdict chooses among --all"),
     ],
 )
 def test_refused(
@@ -356,7 +384,33 @@ def test_a_damaged_record_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fc-60-mnist.small.json").write_text("{")
     assert cli.main(["claims", "list", "--block", "1.2", "--results", str(tmp_path)]) == 2
-    assert "remove it or run it anew" in capsys.readouterr().err
+    assert "remove it, then it can be run anew" in capsys.readouterr().err
+
+
+def test_a_claim_that_nothing_can_be_run_for_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["claims", "run", "bnp-cite-rnn"]) == 0
+    assert "bnp-cite-rnn has nothing to run: needs recurrent networks" in capsys.readouterr().out
+
+
+def test_the_commit_is_that_of_trimtab_or_none(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        ran = subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return ran.stdout.strip()
+
+    git("init", "-q")
+    file = tmp_path / "running.py"
+    file.write_text("")
+    git("commit", "-q", "--allow-empty", "-m", "of somebody else, with trimtab installed below")
+    assert _commit(file) == ""
+    git("add", "running.py")
+    git("commit", "-q", "-m", "of trimtab")
+    assert git("rev-parse", "HEAD").startswith(_commit(file)) and len(_commit(file)) == 10
+    file.write_text("changed")
+    assert _commit(file).endswith("-dirty")
 
 
 def test_data_that_are_not_there(
@@ -367,3 +421,66 @@ def test_data_that_are_not_there(
     arguments = ["claims", "run", "--experiment", "fc-60-mnist", "--force", "--data-root", str(tmp_path / "empty")]
     assert cli.main(arguments) == 1
     assert "not run: " in capsys.readouterr().out
+
+
+class TestWhatStopsACommand:
+    """Each ends in a sentence, before anything is trained where that can be known."""
+
+    @pytest.fixture
+    def trains(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+        """An experiment whose training fails; the names of what was begun."""
+        monkeypatch.chdir(tmp_path)
+        begun: list[str] = []
+
+        def fails(findings: Findings, given: Context) -> None:
+            begun.append(given.work.name)
+            raise TrainingFailed(
+                "the run x failed: cannot write to the folder y: no space; name another folder with --out"
+            )
+
+        named = {name: experiment(name, 1.0, fails) for name in ("a", "b")}
+        monkeypatch.setattr(plans, "experiment_named", named.__getitem__)
+        return begun
+
+    WORDS = ("claims", "run", "--experiment", "a", "--experiment", "b")
+
+    def test_a_training_that_fails(self, trains: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main([*self.WORDS]) == 1
+        assert capsys.readouterr().err == (
+            "trimtab: the run x failed: cannot write to the folder y: no space; when that is mended, the same command "
+            "goes on\n"
+        )
+        assert trains == ["a"] and not any(path.is_file() for path in Path.cwd().rglob("*"))
+
+    @pytest.mark.parametrize("where", ["runs", "runs/claims", "runs/claims/results", "runs/claims/small"])
+    def test_a_file_in_the_place_of_a_folder(
+        self, where: str, trains: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
+        Path(where).write_text("")
+        assert cli.main([*self.WORDS]) == 2
+        told = capsys.readouterr().err
+        assert "cannot write to runs/claims/" in told and f"{where} is no folder; remove it" in told
+        assert not trains and Path(where).is_file()
+
+    def test_records_that_are_to_be_read_from_a_folder_that_is_not_there(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for action in (["list"], ["show", "bnp-fig1"], ["report"]):
+            assert cli.main(["claims", *action, "--results", str(tmp_path / "none")]) == 2
+            assert "there is no folder" in capsys.readouterr().err
+
+    def test_an_experiment_that_another_process_is_at_work_on(
+        self, trains: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with locked(Path("runs/claims/small/a")):
+            assert cli.main(["claims", "run", "--experiment", "a"]) == 1
+            assert "not run: a needs runs/claims/small/a for itself: another process is at work" in (
+                capsys.readouterr().out
+            )
+            assert not trains
+
+
+def test_the_folder_of_an_experiment_that_kept_nothing_is_removed(tmp_path: Path) -> None:
+    run([Planned(experiment("a", 1), 1)], context(tmp_path), tmp_path / "results")
+    assert not (tmp_path / "work" / "a").exists() and (tmp_path / "results" / "a.small.json").is_file()

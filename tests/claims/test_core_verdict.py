@@ -1,13 +1,17 @@
 """Verdicts, by the rules of the ledger."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from tests.claims.helpers import Store, claim, record
+from trimtab.claims.experiments.registry import experiment_named
+from trimtab.claims.functions import FUNCTIONS
 from trimtab.claims.intervals import Interval, chance_of_agreeing
 from trimtab.claims.judging import Outcome, chance_of_failing, judge_part
+from trimtab.claims.needs import duration
 from trimtab.claims.part import Part
 from trimtab.claims.record import Check
 from trimtab.claims.verdict import judge
@@ -340,3 +344,85 @@ class TestClaims:
             one, "small", Store(record({"acc": {"a": [2, 2], "v": [1, 1]}}, neighbour="digits")), {"c": one}, {}
         )
         assert found.flags == ("neighbour",)
+
+
+class TestSeedsThatSayNothing:
+    """A seed whose number is none, or whose run diverged, is no success."""
+
+    @pytest.mark.parametrize("at", [0, 1, 2])
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_one_that_is_no_number(self, at: int, side: int) -> None:
+        values = [[1.0] * 3, [2.0] * 3]
+        assert states("m: a ⪡ b", *values, unit="factor") == ["met"]
+        values[side][at] = math.nan
+        for text in ("m: a ⪡ b", "not: m: a ⪡ b", "not: m: b ⪡ a", "m: a < b", "not: m: a > b", "m: a ≪ b"):
+            assert states(text, *values, unit="factor") == ["not met"], text
+
+    def test_the_opposite_by_one_seed(self) -> None:
+        assert states("not: m: a > b", [1.0], [2.0], unit="factor") == ["undecided"]
+        assert states("not: m: a > b", [1.0], [2.0], unit="exact") == ["met"]
+        assert states("not: m: a > b", [1.0, 1.0], [2.0, 2.0], unit="factor") == ["met"]
+
+    @pytest.mark.parametrize(("diverged", "expected"), [("101", "met"), ("103", "undecided")])
+    @pytest.mark.parametrize("text", ["drop 6: bn < 0.5", "drop 6: bn < bnp", "drop 6: bnp > bn"])
+    def test_a_run_that_diverged_has_no_drop(self, text: str, diverged: str, expected: str) -> None:
+        numbers = {
+            "drop 6": {"bn": [0.1, 0.2], "bnp": [1.0, 1.1]},
+            "vloss 6": {"bn": [1.0, 1.0, 1.0], "bnp": [1.0, 1.0, 1.0]},
+        }
+        of_runs = record(numbers, {"drop 6": "points", "vloss 6": "loss"})
+        of_runs.numbers["vloss 6"]["bn"]["103"] = math.inf if diverged == "103" else 1.0
+        (found,) = judge_part(Part.parse(text), of_runs)
+        assert found.state == expected
+        assert ("bn diverged with seed 103, and has no drop" in found.sentence) == (diverged == "103")
+
+    def test_gaps_that_are_not_there(self) -> None:
+        gaps = {"gap": {"wn+mean-bn": [0.1, 0.2]}}
+        for numbers in ({}, gaps):
+            found = FUNCTIONS["gaps_of_parts_differ"](Part.parse("function gaps_of_parts_differ"), record(numbers))
+            assert found.state == "not run"
+
+
+class TestWhatDecides:
+    """What is undecided says what would decide it."""
+
+    NUMBERS: ClassVar = {"acc": {"bnp": [50.0, 51.0, 50.0], "bn": [49.0, 51.5, 49.0]}}
+
+    @pytest.mark.parametrize(
+        ("ran", "more", "minutes"),
+        [
+            ("", " --force --more-seeds 2", 2),
+            (" --more-seeds 2", " --force --more-seeds 4", 4),
+            (" --pass first", "", 1),
+        ],
+    )
+    def test_more_seeds_by_a_command(self, ran: str, more: str, minutes: int) -> None:
+        of_runs = record(self.NUMBERS, experiment="fc-60-mnist")
+        of_runs.command = f"trimtab claims run --experiment fc-60-mnist --size small{ran}"
+        found = judge(claim("acc: bnp > bn", experiment="fc-60-mnist"), "small", Store(of_runs), {}, FUNCTIONS)
+        took = duration(minutes * experiment_named("fc-60-mnist").minutes["small"])
+        assert found.state == "undecided"
+        assert found.to_decide == (
+            f"more seeds may decide it: `trimtab claims run --experiment fc-60-mnist --size small{more}`, about {took} "
+            "on two CPU cores, with MNIST (`trimtab data fetch mnist`)"
+        )
+
+    def test_ten_seeds_are_enough(self) -> None:
+        numbers = {"acc": {"bnp": [50.0, 51.0] * 3, "bn": [49.0, 51.5] * 3}}
+        of_runs = record(numbers, experiment="fc-60-mnist")
+        of_runs.command = "trimtab claims run --experiment fc-60-mnist --size small --more-seeds 3"
+        found = judge(claim("acc: bnp > bn", experiment="fc-60-mnist"), "small", Store(of_runs), {}, FUNCTIONS)
+        assert "--more-seeds 5`" in found.to_decide  # 2 seeds, five times
+
+    def test_of_derived_claims_too(self) -> None:
+        origin = claim("acc: bnp > bn", experiment="fc-60-mnist")
+        derived = claim("claim c", name="d", experiment=None)
+        store = Store(record(self.NUMBERS, experiment="fc-60-mnist"))
+        found = judge(derived, "small", store, {"c": origin, "d": derived}, FUNCTIONS)
+        assert (found.state, "--experiment fc-60-mnist" in found.to_decide) == ("undecided", True)
+
+    def test_nothing_where_all_is_decided(self) -> None:
+        numbers = {"acc": {"bnp": [50.0, 51.0], "bn": [40.0, 41.0]}}
+        store = Store(record(numbers, experiment="fc-60-mnist"))
+        found = judge(claim("acc: bnp > bn", experiment="fc-60-mnist"), "small", store, {}, FUNCTIONS)
+        assert (found.state, found.to_decide) == ("holds", "")

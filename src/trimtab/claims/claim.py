@@ -111,6 +111,19 @@ class Block:
     claims: tuple[Claim, ...]
 
 
+SEEN = "an earlier run had been seen when the criterion was written; new seeds decide"
+"""What is said of a claim that is marked so."""
+
+
+def superseded(claim: Claim) -> list[str]:
+    """A sentence or two on each criterion that was replaced after a run."""
+    return [
+        f"Until {old.date} the criterion was: {old.criterion} ({'; '.join(old.parts)}). It came out as: {old.verdict}. "
+        f"It was replaced since {old.reason}"
+        for old in claim.supersedes
+    ]
+
+
 def digest_of(criterion: str, parts: list[str], corrected: list[str]) -> str:
     """The digest by which a change of a criterion, in words or in its computable form, is seen."""
     return hashlib.sha256("\n".join([criterion, *parts, "--", *corrected]).encode()).hexdigest()[:12]

@@ -32,7 +32,10 @@ def gaps_of_parts_differ(part: Part, record: Record) -> Outcome:
 
     With one seed one of them has to be three times the other.
     """
-    left, right = paired(record.numbers["gap"]["wn+mean-bn"], record.numbers["gap"]["wn+var-bn"])
+    gaps = record.numbers.get("gap", {})
+    left, right = paired(gaps.get("wn+mean-bn", {}), gaps.get("wn+var-bn", {}))
+    if not left:
+        return Outcome(part, "not run", f"the record of {record.experiment} has no gap of wn+mean-bn and wn+var-bn")
     differences = [0.0 if a == b else a - b for a, b in zip(left, right, strict=True)]
     interval = Interval.of(differences)
     surely = interval.low > 0 or interval.high < 0

@@ -8,6 +8,7 @@ of three.
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal
@@ -64,7 +65,7 @@ def judge_part(part: Part, record: Record) -> list[Outcome]:
     if part.kind == "check":
         return [_of_check(part, record)]
     if part.parts:
-        return [_joined(part, [one for each in part.parts for one in judge_part(each, record)])]
+        return [_joined(part, [one for each in part.parts for one in judge_part(each, record)], record)]
     measure = record.numbers.get(part.measure)
     for case in (part.case, part.other):
         if measure is None or (case and case != "chance" and not measure.get(case)):
@@ -85,7 +86,28 @@ def judge_part(part: Part, record: Record) -> list[Outcome]:
         if not left:
             return [Outcome(part, "not run", f"{part.case} and {part.other} have no seed in common")]
     # Rounded: 3 × 0.1 is 0.30000000000000004, which 0.3 would be below.
-    return _compared(part, record, left, [rounded(part.factor * value + part.offset, 12) for value in right])
+    right = [rounded(part.factor * value + part.offset, 12) for value in right]
+    return [_without_diverged(one, record) for one in _compared(part, record, left, right)]
+
+
+def _without_diverged(outcome: Outcome, record: Record) -> Outcome:
+    """A run that diverged has no drop and no gap: nothing is met by the other seeds alone."""
+    part = outcome.part
+    name = next((name for name in ("drop", "gap") if re.match(rf"{name}\b", part.measure)), None)
+    if name is None:
+        return outcome
+    losses = record.numbers.get("vloss" + part.measure.removeprefix(name), {})
+    lost = [
+        f"{case} diverged with seed {seed}"
+        for case in (part.case, part.other)
+        for seed, loss in losses.get(case, {}).items()
+        if math.isinf(loss) and seed not in record.numbers[part.measure][case]
+    ]
+    if not lost:
+        return outcome
+    state, seeds = outcome.state, 1 if outcome.interval is None else outcome.interval.seeds
+    told = f"{outcome.sentence}; {', '.join(lost)}, and has no {name}"
+    return replace(outcome, state=_state(True, False, seeds) if state == "met" else state, sentence=told)
 
 
 _MOST_DECISIVE: dict[str, tuple[State, ...]] = {
@@ -96,11 +118,17 @@ _MOST_DECISIVE: dict[str, tuple[State, ...]] = {
 _OPPOSITE: dict[State, State] = {"met": "not met", "not met": "met"}
 
 
-def _joined(part: Part, found: list[Outcome]) -> Outcome:
+def _joined(part: Part, found: list[Outcome], record: Record) -> Outcome:
     """What came out for several comparisons together, or for the opposite of one."""
     state = min((one.state for one in found), key=_MOST_DECISIVE[part.kind].index)
     if part.kind == "not":
-        return replace(found[0], part=part, state=_OPPOSITE.get(state, state), chance=None)
+        state = _OPPOSITE.get(state, state)
+        if state == "met" and (interval := found[0].interval) is not None:
+            if math.isnan(interval.mean) or math.isnan(interval.low):  # what is no number shows nothing
+                state = "not met"
+            elif interval.seeds == 1 and record.units.get(part.parts[0].measure) != "exact":
+                state = "undecided"
+        return replace(found[0], part=part, state=state, chance=None)
     return Outcome(part, state, "; ".join(f"{one.part.measure}: {one.sentence}" for one in found))
 
 
@@ -171,7 +199,8 @@ def _compared(part: Part, record: Record, left: list[float], right: list[float])
 
 def _clearly_smaller(part: Part, left: list[float], right: list[float]) -> Outcome:
     ratios = [_ratio(b, a) for a, b in zip(left, right, strict=True)]
-    of_medians = _ratio(median(right), median(left))
+    # Neither a median nor a minimum is sure to see what is no number.
+    of_medians = math.nan if any(map(math.isnan, ratios)) else _ratio(median(right), median(left))
     interval = Interval(of_medians, min(ratios), max(ratios), len(ratios))
     needed = ENOUGH_WITH_ONE_SEED if len(ratios) == 1 else CLEARLY_SMALLER
     surely = interval.low >= needed and of_medians >= needed

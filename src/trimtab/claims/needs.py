@@ -1,9 +1,12 @@
-"""What a claim needs that is not run at a size: the command, how long it takes, and the data."""
+"""What a claim needs that is not run at a size, or undecided there: the command, how long it takes, and the data."""
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from trimtab.claims.claim import Claim
+from trimtab.claims.judging import MOST_SEEDS, Outcome
 from trimtab.claims.record import SIZES, Record
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ DATA = {
     "imagefolder": "ImageNet (train/CLASS/*.JPEG and val/CLASS/*.JPEG below `--data-root`)",
 }
 """Data sets that do not come with trimtab, and how they are got."""
+MORE_SEEDS, FIRST_SEEDS = "--more-seeds", "--pass first"
+"""How the command of a record says that it has more seeds than usual, or those of the first pass only."""
 
 
 class Records(Protocol):
@@ -65,11 +70,51 @@ def what_is_missing(claim: Claim, size: str, records: Records, claims: Mapping[s
 
 def what_it_takes(wanted: Sequence["Experiment"], size: str) -> str:
     """The command that runs experiments at a size, how long it takes on which machine, and with which data."""
-    command = " ".join(["trimtab claims run", *(f"--experiment {one.name}" for one in wanted), f"--size {size}"])
+    return f"needs size {size}: {_command(wanted, size)}"
+
+
+def what_decides(outcomes: Iterable[tuple[Outcome, str]], size: str, records: Mapping[str, Record]) -> str:
+    """The commands that run experiments with more seeds, for parts that are undecided at a size; empty if none is.
+
+    As the second pass does: all seeds, where a record has those of the first pass only; else twice as many, up to ten.
+
+    Args:
+        outcomes: What came out for parts, each with the name of its experiment.
+        size: The size.
+        records: The records that they are judged by, by experiment.
+    """
+    from trimtab.claims.experiments.registry import experiments
+
+    seeds: dict[str, int] = {}
+    for outcome, name in outcomes:
+        if outcome.state == "undecided" and name in experiments() and size in experiments()[name].minutes:
+            fewest = MOST_SEEDS if outcome.interval is None else outcome.interval.seeds
+            seeds[name] = min(seeds.get(name, MOST_SEEDS), fewest)
+    by_times: dict[int, list[Experiment]] = {}
+    for name, number in seeds.items():
+        by_times.setdefault(_times(records[name].command, number), []).append(experiments()[name])
+    commands = [_command(several, size, times) for times, several in by_times.items()]
+    return f"more seeds may decide it: {' and '.join(commands)}" if commands else ""
+
+
+def _times(command: str, seeds: int) -> int:
+    """How many times the usual number of seeds is to be run, where a command gave that many."""
+    if FIRST_SEEDS in command:
+        return 1
+    found = re.search(rf"{MORE_SEEDS} (\d+)", command)
+    before = int(found[1]) if found else 1
+    usual = max(seeds // before, 1)
+    return max(min(2 * before, math.ceil(MOST_SEEDS / usual)), before + 1)
+
+
+def _command(wanted: Sequence["Experiment"], size: str, times: int | None = None) -> str:
+    """A command with its time, machine and data; `times` the usual number of seeds, where there is a record."""
+    words = ["trimtab claims run", *(f"--experiment {one.name}" for one in wanted), f"--size {size}"]
+    words += [f"--force {MORE_SEEDS} {times}"] if times is not None and times > 1 else []
     data = dict.fromkeys(name for one in wanted for name in one.needs.get(size, ()))
     on = f", with {' and '.join(DATA[name] for name in data)}" if data else ""
-    took = duration(sum(one.minutes[size] for one in wanted))
-    return f"needs size {size}: `{command}`, about {took} on {MACHINES[size]}{on}"
+    took = duration((times or 1) * sum(one.minutes[size] for one in wanted))
+    return f"`{' '.join(words)}`, about {took} on {MACHINES[size]}{on}"
 
 
 def duration(minutes: float) -> str:

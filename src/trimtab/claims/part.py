@@ -88,6 +88,8 @@ class Part:
             parts = tuple(map(cls.parse, found["parts"].split("; ")))
             if (found["kind"] == "not") != (len(parts) == 1):
                 raise ValueError(f"part {text!r}: 'not' is for one comparison, 'all' and 'any' are for several")
+            if any(part.kind in ("claim", "function") or part.experiment for part in parts):
+                raise ValueError(f"part {text!r}: what is joined is of the claim's own experiment, without @")
             return cls(text, found["kind"], parts=parts)  # type: ignore[arg-type]
         if found := _NAMED.fullmatch(text):
             kind: Kind = found["kind"]  # type: ignore[assignment]

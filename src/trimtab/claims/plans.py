@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from trimtab.claims.claim import Claim
 from trimtab.claims.declarations import claims as declared
 from trimtab.claims.experiments.registry import Experiment, experiment_named
-from trimtab.claims.needs import with_origins
+from trimtab.claims.needs import FIRST_SEEDS, MORE_SEEDS, with_origins
 from trimtab.claims.record import Record
 from trimtab.claims.store import RecordStore
 
 MORE = 2
 """Times the usual number of seeds, where that left something undecided."""
-MORE_SEEDS, FIRST_SEEDS = "--more-seeds", "--pass first"
-"""How the command of a record says that it has more seeds than usual, or those of the first pass only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ class Record(Contents):
         """
         try:
             content = _decoded(json.loads(path.read_text(encoding="utf-8")))
+            if not isinstance(content, dict):
+                raise ValueError("it is not fields with their names")
             if content.pop("schema", None) != SCHEMA:
                 raise ValueError(f"its schema is not {SCHEMA}")
             checks = content.pop("checks", {})
@@ -125,8 +127,12 @@ class Record(Contents):
             for name, check in checks.items():
                 record.checks[name] = checked(Check, check)
             _check_numbers(record)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ValueError(f"{path} is no record of an experiment: {error}; remove it or run it anew") from error
+            if path.name != file_name(record.experiment, record.size):
+                raise ValueError(f"it is of {record.experiment} at size {record.size}")
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{path} is no record of an experiment: {error}; remove it, then it can be run anew"
+            ) from error
         return record
 
 
@@ -141,9 +147,23 @@ def _check_numbers(record: Record) -> None:
     for measure, cases in record.numbers.items():
         if record.units.get(measure) not in UNITS:
             raise ValueError(f"{measure!r} has no unit of {', '.join(UNITS)}")
-        for seeds in cases.values():
-            if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in seeds.values()):
-                raise ValueError(f"{measure!r} has something else than numbers")
+        for seeds in cases.values() if isinstance(cases, dict) else [None]:
+            if not isinstance(seeds, dict) or not all(map(_is_number, seeds.values())):
+                raise ValueError(f"{measure!r} has something else than numbers by case and seed")
+    for name, check in record.checks.items():
+        if not 0 <= check.holds <= check.draws or check.draws == 0:
+            raise ValueError(f"check {name!r} holds for {check.holds} of {check.draws} draws")
+    for panel, lines in record.curves.items():
+        of_lines = lines.values() if isinstance(lines, dict) else [None]
+        points = [point for line in of_lines for point in (line if isinstance(line, list) else [None])]
+        if not all(
+            isinstance(point, list) and len(point) in (2, 4) and all(map(_is_number, point)) for point in points
+        ):
+            raise ValueError(f"figure {panel!r} has something else than points")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def rounded(value: float, digits: int = 7) -> float:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from trimtab.claims.claim import Claim
 from trimtab.claims.judging import Outcome, State, judge_part
-from trimtab.claims.needs import Records, what_is_missing
+from trimtab.claims.needs import Records, what_decides, what_is_missing
 from trimtab.claims.part import Part
 from trimtab.claims.record import Record
 
@@ -30,6 +30,7 @@ class Verdict:
             inputs the verdict would be another one. `neighbour`: other data or another network than the paper's.
         reason: Why it was not run, and what would run it.
         records: What it was judged by, by experiment.
+        to_decide: What would decide the parts that are undecided: the command, and how long it takes.
     """
 
     claim: str
@@ -40,6 +41,7 @@ class Verdict:
     flags: tuple[str, ...]
     reason: str
     records: Mapping[str, Record]
+    to_decide: str = ""
 
     @property
     def corrected_state(self) -> VerdictState | None:
@@ -70,12 +72,14 @@ def judge(
     if not claim.parts:
         return Verdict(claim.id, size, "not run", (), (), (), what_is_missing(claim, size, records, claims), {})
     found = {name: record for name in claim.experiments if (record := records.find(name, size)) is not None}
+    origins: dict[str, Verdict] = {}
 
     def outcomes(parts: tuple[Part, ...], default: str | None) -> tuple[Outcome, ...]:
         several: list[Outcome] = []
         for part in parts:
             if part.kind == "claim":
-                several.append(_of_claim(part, judge(claims[part.name], size, records, claims, functions)))
+                origins[part.name] = judge(claims[part.name], size, records, claims, functions)
+                several.append(_of_claim(part, origins[part.name]))
                 continue
             name = part.experiment or default
             record = None if name is None else found.get(name)
@@ -102,7 +106,10 @@ def judge(
     if state == "not run":
         lacks = next(outcome.sentence for outcome in printed if outcome.state == "not run")
         reason = what_is_missing(claim, size, records, claims, lacks)
-    return Verdict(claim.id, size, state, printed, corrected, tuple(flags), reason, found)
+    named = [(outcome, outcome.part.experiment or claim.experiment or "") for outcome in printed]
+    more = [what_decides(named, size, found), *(origin.to_decide for origin in origins.values())]
+    to_decide = "; ".join(dict.fromkeys(filter(None, more)))
+    return Verdict(claim.id, size, state, printed, corrected, tuple(flags), reason, found, to_decide)
 
 
 _DECIDED: tuple[VerdictState, ...] = ("holds", "holds in part", "does not hold")

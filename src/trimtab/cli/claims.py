@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 PAPERS = ("bnp", "landscape", "meanfield", "regularization", "trimtab")
 SIZES = ("small", "gpu", "paper")
+FILTERS = ("paper", "kind", "block", "verdict")
 
 
 def add(commands: "Commands") -> None:
     """Declare `claims list`, `claims show`, `claims run` and `claims report`."""
     parser = commands.add_parser("claims", help="list, show, run or report the papers' claims, each with its verdict")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="one line for each claim: verdict, size, date")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="one line for each claim: verdict, size, date; also what no ACTION does")
     _add_filters(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON")
     _add_results(listing)
     listing.set_defaults(run=_list)
+    parser.set_defaults(run=_list, **{name: listing.get_default(name) for name in (*FILTERS, "json", "results")})
     showing = actions.add_parser("show", help="a claim with its criterion, numbers and verdict")
     showing.add_argument("ids", nargs="+", metavar="ID", help="of the claim, as `trimtab claims list` has it")
     showing.add_argument("--json", action="store_true", help="print it as JSON")
@@ -100,6 +102,8 @@ def _add_results(parser: "Parser") -> None:
 def _store(options: argparse.Namespace) -> "RecordStore":
     from trimtab.claims import RecordStore
 
+    if options.results is not None and not options.results.is_dir():
+        raise CommandError(f"there is no folder {options.results}; name one that has records, or leave --results out")
     return RecordStore(_results(options))
 
 
@@ -114,6 +118,9 @@ def _chosen(options: argparse.Namespace, store: "RecordStore") -> "list[Claim]":
 
     if options.verdict is not None and options.verdict not in VERDICTS:
         raise CommandError(f"there is no verdict {options.verdict!r}; there are {', '.join(VERDICTS)}")
+    numbers = dict.fromkeys(claim.block for claim in claims().values())
+    if options.block is not None and options.block not in numbers:
+        raise CommandError(f"there is no block {options.block!r}; there are {', '.join(numbers)}")
     chosen = [
         claim
         for claim in claims().values()
@@ -142,6 +149,7 @@ def _not_run_at(store: "RecordStore") -> "Callable[[Claim], dict[str, str]]":
 
 
 def _list(options: argparse.Namespace) -> int:
+    need("yaml", *([] if options.json else ["rich"]))
     store = _store(options)
     rows = [(claim, _best(claim, store)) for claim in _chosen(options, store)]
     not_run = _not_run_at(store)
@@ -152,7 +160,6 @@ def _list(options: argparse.Namespace) -> int:
             )
         )
         return 0
-    need("rich")
     from rich.text import Text
 
     from trimtab.cli.entries import print_entries
@@ -161,11 +168,13 @@ def _list(options: argparse.Namespace) -> int:
     counts: dict[str, int] = {}
     for _, verdict in rows:
         counts[verdict.state] = counts.get(verdict.state, 0) + 1
-    print(f"{len(rows)} claims: " + ", ".join(f"{number} {state}" for state, number in counts.items()))
+    told = ", ".join(f"{number} {state}" for state, number in counts.items())
+    print(f"{len(rows)} {'claim' if len(rows) == 1 else 'claims'}" + (f": {told}" if told else ""))
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
+    need("yaml")
     from trimtab.claims import best_first, claim_named, verdicts
 
     store = _store(options)
@@ -182,7 +191,10 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    need("sklearn", "yaml")
     from trimtab.claims import RecordStore
 
+    if not options.all and (given := [f"--{name}" for name in FILTERS if getattr(options, name) is not None]):
+        raise CommandError(f"{given[0]} chooses among --all; give --all with it, or leave it out")
     store = RecordStore(_results(options), shipped=not options.anew)
     return run_experiments(options, _chosen, store, _results(options))

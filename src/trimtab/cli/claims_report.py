@@ -40,7 +40,7 @@ def add_report(actions: "Commands", folder: Path) -> "Parser":
 
 def report(options: argparse.Namespace, store: "RecordStore") -> int:
     """Write the documents and the page."""
-    need("matplotlib")
+    need("matplotlib", "yaml")
     from trimtab.claims.pages import judged_blocks, markdown, readme_block, with_block
     from trimtab.claims.pages.documents import INDEX, write_documents
     from trimtab.claims.pages.html import page

@@ -1,6 +1,7 @@
 """`trimtab claims run`: the experiments that decide claims, within a budget of time."""
 
 import argparse
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 WORK = Path("runs") / "claims"
 GO_ON = "the same command goes on"
+OUT = "; name another folder with --out"
+"""What failures of `trimtab train` advise, which has that flag."""
 
 
 def run_experiments(
@@ -52,15 +55,20 @@ def run_experiments(
     planned = _planned(claims, options, store)
     for one in planned.without:
         print(f"{one.name} has no size {options.size}; it has {', '.join(one.minutes)}.")
+    for claim in _without_experiment(claims) if options.ids else ():
+        print(f"{claim.id} has nothing to run: {claim.needs}.")
     if planned.done:
-        again = "" if options.which == "second" else "; --force runs them again"
-        have = "has" if len(planned.done) == 1 else "have"
+        one_only = len(planned.done) == 1
+        again = "" if options.which == "second" else f"; --force runs {'it' if one_only else 'them'} again"
+        have = "has" if one_only else "have"
         print(f"{_counted(planned.done)} {have} a record{again}.")
     if options.dry_run:
         return _tell(planned, options, claims, store)
     failed, left = _run(planned, options, results)
     _say_left([*left, *planned.later])
     store.forget()
+    for claim in claims if options.ids else ():
+        _say_verdict(claim, options.size, store)
     _say_passes(claims, options, store)
     return FAILED if failed else 0
 
@@ -99,7 +107,10 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     from trimtab.claims.running import run
     from trimtab.training.device import device_named
     from trimtab.training.workers.engines import engine_named
+    from trimtab.training.workers.pool import TrainingFailed
 
+    for folder in (results, WORK / options.size):
+        _check_writable(folder)
     context = Context(
         size=options.size,
         device=device_named(options.device),
@@ -116,19 +127,49 @@ def _run(planned: "Plan", options: argparse.Namespace, results: Path) -> "tuple[
     left: list[Planned] = []
     with resumable(WORK, GO_ON):
         for one in planned.now:
-            print(one, flush=True)
             try:
                 left += run(
                     [one],
                     context,
                     results,
-                    deadline=deadline,
+                    # The first one fits, says the plan; by the clock what needs the whole budget would never begin.
+                    deadline=None if one is planned.now[0] else deadline,
+                    begun=lambda planned: print(planned, flush=True),
                     finished=lambda record: print(f"  {record.seconds:.0f} s", flush=True),
                 )
+            except TrainingFailed as error:  # a full disk, say, which is full for the others too
+                raise CommandError(f"{str(error).removesuffix(OUT)}; when that is mended, {GO_ON}", FAILED) from error
             except ValueError as error:  # data that are not there, say
                 failed += 1
                 print(f"  not run: {error}", flush=True)
     return failed, left
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before anything is trained for it."""
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise CommandError(f"cannot write to {folder}: {there} is no folder; remove it, or work in another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CommandError(f"cannot write to {folder}: {there} is not writable; change that, or work in another folder")
+
+
+def _say_verdict(claim: "Claim", size: str, store: "RecordStore") -> None:
+    """Say what came out for a claim, where its experiments have records at the size."""
+    from trimtab.claims import verdict_on
+    from trimtab.cli.claims_text import line
+
+    verdict = verdict_on(claim, size, store)
+    if verdict.records and verdict.state != "not run":
+        print(f"{claim.id}: {line(claim, verdict)}")
+
+
+def _without_experiment(claims: "Sequence[Claim]") -> "list[Claim]":
+    """Claims that nothing can be run for."""
+    from trimtab.claims import claims as declared
+    from trimtab.claims.needs import with_origins
+
+    return [claim for claim in claims if not any(one.deciding for one in with_origins([claim], declared()))]
 
 
 def _counted(several: "Sequence[Experiment] | Sequence[Planned]") -> str:
@@ -150,7 +191,8 @@ def _say_passes(claims: "Sequence[Claim]", options: argparse.Namespace, store: "
         return
     if options.which is None and (first := plan_first(claims, options.size, store)).now:
         took = duration(first.minutes)
-        print(f"The first pass (--pass first) would run {_counted(first.now)}, some with fewer seeds: about {took}.")
+        fewer = ", some with fewer seeds" if any(one.at_most is not None for one in first.now) else ""
+        print(f"The first pass (--pass first) would run {_counted(first.now)}{fewer}: about {took}.")
     second = plan_second(claims, options.size, store)
     if second.now:
         kinds = Counter(one.how for one in second.now)

@@ -19,7 +19,11 @@ def line(claim: "Claim", verdict: "Verdict") -> str:
 
 def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[str, str]") -> list[str]:
     """A claim in lines; of the sizes that it has and was not run at, what they need."""
+    from trimtab.claims.claim import SEEN, superseded
+
     lines = [f"{claim.id} ({claim.paper}, {claim.place})", claim.statement, f"Criterion: {claim.criterion}"]
+    if claim.seen:
+        lines.append(f"Seen before: {SEEN}.")
     for verdict in found:
         lines.append(
             f"At size {verdict.size}: {verdict.state}" + (f" [{', '.join(verdict.flags)}]" if verdict.flags else "")
@@ -33,6 +37,8 @@ def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[s
             label = f"({outcome.part.label}) " if outcome.part.label else ""
             lines.append(f"  {label}{outcome.part.text}: {outcome.state}; {outcome.sentence}")
         lines += [f"  corrected form, {one.part.text}: {one.state}; {one.sentence}" for one in verdict.corrected]
+        if verdict.to_decide:
+            lines.append(f"  undecided: {verdict.to_decide}")
         for record in verdict.records.values():
             lines.append(f"  {record.command}; {record.date}, {record.seconds:.0f} s, {record.machine}")
             lines += [f"  {note}" for note in record.notes]
@@ -42,9 +48,7 @@ def described(claim: "Claim", found: "Sequence[Verdict]", not_run_at: "Mapping[s
         lines.append(f"On the criterion: {claim.disagrees}")
     if claim.why:
         lines.append(f"Why: {claim.why}")
-    if claim.disagrees:
-        lines.append(f"The criterion is not the paper's words alone: {claim.disagrees}")
-    return lines
+    return lines + superseded(claim)
 
 
 def as_json(claim: "Claim", verdict: "Verdict", not_run_at: "Mapping[str, str]") -> dict[str, Any]:
@@ -61,6 +65,9 @@ def as_json(claim: "Claim", verdict: "Verdict", not_run_at: "Mapping[str, str]")
         "size": verdict.size,
         "flags": list(verdict.flags),
         "reason": verdict.reason,
+        "to_decide": verdict.to_decide,
+        "seen": claim.seen,
+        "supersedes": [asdict(old) for old in claim.supersedes],
         "disagrees": claim.disagrees,
         "why": claim.why,
         "not_run_at": dict(not_run_at),

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trimtab.claims.claim import KINDS
+from trimtab.claims.claim import KINDS, superseded
 from trimtab.claims.pages.earlier import earlier_in
 from trimtab.claims.pages.figures import PaperFigure, figures
 from trimtab.claims.pages.markdown import (
     HOW_TO_READ,
+    SEEN_BLOCK,
     WRITTEN,
     about_experiment,
     bill,
@@ -84,6 +85,7 @@ def _claim(row: Judged) -> list[str]:
     below = list(numbers_of(row))
     below += [f"On the criterion: {claim.disagrees}"] if claim.disagrees else []
     below += [f"Likely reason: {claim.why}"] if claim.why else []
+    below += superseded(claim)
     return [entry, *(f"  - {_text(line)}" for line in below)]
 
 
@@ -95,6 +97,7 @@ def _details(block: JudgedBlock) -> list[str]:
     """Conditions, criteria and experiments, folded away."""
     lines = ["<details><summary>Conditions, criteria, experiments</summary>", ""]
     lines += [_text(block.block.conditions), ""] if block.block.conditions else []
+    lines += [SEEN_BLOCK, ""] if all(row.claim.seen for row in block.rows) else []
     criteria = [
         [f"`{row.claim.id}`", KINDS[row.claim.kind], escaped(row.claim.criterion), _computed(row)] for row in block.rows
     ]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from trimtab.claims.claim import KINDS, Claim
+from trimtab.claims.claim import KINDS, SEEN, Claim, superseded
 from trimtab.claims.judging import Outcome
 from trimtab.claims.pages.earlier import EarlierRun, earlier_in
 from trimtab.claims.pages.figures import PaperFigure
@@ -80,7 +80,8 @@ def _claim(row: Judged) -> Markup:
         element("span", with_code(claim.statement), " ", element("small", place_of(claim))),
     )
     verdicts = [part for verdict in (best, *row.others) for part in _verdict(claim, verdict, several=bool(row.others))]
-    content = element("div", _facts(claim), *verdicts, *_superseded(claim))
+    old = superseded(claim)
+    content = element("div", _facts(claim), *verdicts, *([paragraphs(old)] if old else []))
     facts = {"verdict": best.state, "paper": claim.paper, "kind": claim.kind}
     named = {f"data_{name}": value for name, value in facts.items()}
     return element("details", above, content, id=claim.id, class_="claim", **named)
@@ -99,7 +100,7 @@ def _facts(claim: Claim) -> Markup:
     if claim.corrected:
         facts.append(("corrected form", _lines(claim.corrected)))
     if claim.seen:
-        facts.append(("seen before", "an earlier run had been seen when the criterion was written; new seeds decide"))
+        facts.append(("seen before", SEEN))
     if claim.why:
         facts.append(("why", with_code(claim.why)))
     if claim.disagrees:
@@ -126,6 +127,8 @@ def _verdict(claim: Claim, verdict: Verdict, *, several: bool) -> list[Markup]:
         found.append(table(["part", "came out", "numbers"], rows, f"parts of {claim.id}", words=True))
     if verdict.corrected_state:
         found.append(element("p", f"The corrected form: {verdict.corrected_state}."))
+    if verdict.to_decide:
+        found.append(element("p", with_code(f"Undecided: {verdict.to_decide}.")))
     found += [element("p", f"{flag}: {_about_flag(flag, verdict)}.") for flag in verdict.flags]
     return found + [
         element("p", element("code", record.command), f"; {about_record(record)}", class_="note")
@@ -149,16 +152,6 @@ def _about_flag(flag: str, verdict: Verdict) -> str:
         "erratum": "the printed form does not hold, a corrected one does",
         "input scaling": "with standardized inputs the verdict would be another one",
     }[flag]
-
-
-def _superseded(claim: Claim) -> list[Markup]:
-    """Criteria that were replaced after a run."""
-    told = [
-        f"Until {old.date} the criterion was: {old.criterion} ({'; '.join(old.parts)}). It came out as: {old.verdict}. "
-        f"It was replaced since {old.reason}"
-        for old in claim.supersedes
-    ]
-    return [paragraphs(told)] if told else []
 
 
 def _experiments(records: Sequence[Record]) -> Markup:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from trimtab.claims.claim import SEEN, superseded
 from trimtab.claims.pages.earlier import earlier_in
 from trimtab.claims.pages.summary import (
     PAPERS,
@@ -25,6 +26,7 @@ from trimtab.claims.verdict import VERDICTS, Verdict
 BEGIN = "<!-- trimtab claims report: from here -->"
 WRITTEN = "This file is written by `trimtab claims report`."
 END = "<!-- trimtab claims report: to here -->"
+SEEN_BLOCK = f"Of all claims of this block: {SEEN}."
 HOW_TO_READ = (
     "Every figure, table, theorem and experimental statement of four papers, as a claim that can fail. Its criterion "
     "was written before its run; the verdict is computed from the numbers of a recorded experiment. A verdict belongs "
@@ -93,6 +95,8 @@ def _not_run(rows: Sequence[Judged]) -> list[str]:
 def _block(block: JudgedBlock) -> list[str]:
     rows = [[_name(row), escaped(row.claim.statement), _verdict(row), _numbers(row)] for row in block.rows]
     lines = [f"### {block.block.number} {escaped(block.block.title)}", ""]
+    if all(row.claim.seen for row in block.rows):
+        lines += [SEEN_BLOCK, ""]
     lines += markdown_table(["claim", "what it says", "verdict", "numbers"], rows)
     records = block.records
     lines += ["", *(about_experiment(record) for record in records)] if records else []
@@ -125,6 +129,7 @@ def _numbers(row: Judged) -> str:
         lines.append(f"On the criterion: {escaped(row.claim.disagrees)}")
     if row.claim.why:
         lines.append(f"Why: {escaped(row.claim.why)}")
+    lines += map(escaped, superseded(row.claim))
     return "<br>".join(lines)
 
 
@@ -140,6 +145,8 @@ def numbers_of(row: Judged) -> list[str]:
         label = f"({outcome.part.label}) " if outcome.part.label else ""
         broken = counterexample(outcome, verdict.records, claim.experiment)
         lines.append("; ".join([f"{label}{outcome.state}: {outcome.sentence}", *([broken] if broken else [])]))
+    if verdict.to_decide:
+        lines.append(f"Undecided: {verdict.to_decide}")
     return lines
 
 
