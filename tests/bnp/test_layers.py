@@ -59,7 +59,7 @@ def test_outputs_may_be_tuples_and_inputs_keywords() -> None:
 
     @trimtab.register_layer(WithExtra, view=input_first)
     def with_extra(layer: WithExtra, x: Tensor, y: Tensor, options: Options) -> trimtab.Rows:
-        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), outputs=len(y))
+        return trimtab.Rows(trimtab.Moments.of(x, columns=-1), samples=len(x), positions=len(y))
 
     layer = WithExtra(3, 2)
     bnp = trimtab.BNP(layer)

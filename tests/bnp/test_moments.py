@@ -71,7 +71,7 @@ def test_sums_have_the_rows_of_all_calls_whose_sums_they_are(zeros: int) -> None
     total = sum((sums_of(part) for part in parts), torch.zeros(4 + 2 * 6, dtype=torch.float64))
     rows = RowSums(total, (3, 2), torch.float64).rows()
     pooled = parts[0].merge(parts[1]).merge(parts[2])
-    assert (rows.samples, rows.outputs, rows.zeros) == (12, 24, max(0, 3 * zeros))
+    assert (rows.samples, rows.positions, rows.zeros) == (12, 24, max(0, 3 * zeros))
     for ours, theirs in ((rows.moments, pooled.moments), (rows.columns(), pooled.columns())):
         assert int(ours.count) == theirs.count
         torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-13, atol=0)

@@ -14,8 +14,8 @@ COUNTS = 4
 def sums_of(rows: Rows) -> Tensor:
     """Rows as one vector of float64 whose sum over calls, or over processes, has the rows of all of them.
 
-    Its entries are the numbers of rows, rows of zeros, samples and output positions, then Σx and Σx² of each column. Written as
-    a sum of two vectors and not as a concatenation, of which a compiler makes a kernel per part.
+    Its entries are the numbers of rows, rows of zeros, samples and output positions, then Σx and Σx² of each column.
+    Written as a sum of two vectors and not as a concatenation, of which a compiler makes a kernel per part.
     """
     moments = rows.moments
     mean, variance = moments.mean.double().flatten(), moments.variance.double().flatten()

@@ -163,7 +163,7 @@ def _with(moments: Moments, **other: Any) -> Moments:
 
 def _moments(function: Callable[[Moments], Moments]) -> Callable[[Rows, Tensor], Rows]:
     """The same rows with other moments."""
-    return lambda rows, x: Rows(function(rows.moments), rows.samples, rows.outputs)
+    return lambda rows, x: Rows(function(rows.moments), rows.samples, rows.positions)
 
 
 def _each(function: Callable[[Tensor], Tensor]) -> Callable[[Rows, Tensor], Rows]:
