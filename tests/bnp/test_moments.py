@@ -127,10 +127,10 @@ def test_nothing_of_the_input_is_kept() -> None:
         assert storage() is None
 
 
-def test_rows_add_samples_and_outputs() -> None:
+def test_rows_add_samples_and_positions() -> None:
     moments = Moments.of(torch.randn(2, 3), columns=1)
     both = Rows(moments, samples=2, positions=8).merge(Rows(moments, samples=1, positions=4))
-    assert (both.samples, both.outputs, both.moments.count) == (3, 12, 4)
+    assert (both.samples, both.positions, both.moments.count) == (3, 12, 4)
 
 
 def move(running: RunningAverage, mean: Tensor, variance: Tensor, *, rho: float, accept: bool) -> None:

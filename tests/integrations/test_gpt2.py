@@ -84,7 +84,7 @@ def test_a_type_that_a_user_has_registered_is_left_as_it_is(monkeypatch: pytest.
     @trimtab.register_layer(Conv1D, view=input_first)
     def conv1d(layer: Any, x: Tensor, y: Tensor, options: object) -> Rows:
         seen.append(layer)
-        return Rows(Moments.of(x, columns=-1), samples=len(x), outputs=len(x))
+        return Rows(Moments.of(x, columns=-1), samples=len(x), positions=len(x))
 
     layer = Conv1D(5, 4)
     with trimtab.BNP(layer) as bnp:
