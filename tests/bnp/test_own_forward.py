@@ -526,7 +526,7 @@ def test_copies_and_evaluation_are_not_followed() -> None:
         assert bnp.state_dict()["layers"][""]["pending"] is None
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["in a model", "alone"])
+@pytest.mark.parametrize("alone", [pytest.param(False, marks=pytest.mark.slow), True], ids=["in a model", "alone"])
 @pytest.mark.parametrize("name", ["CoordConv", "flattened", "twice", "transposed"])
 def test_compiled(name: str, alone: bool) -> None:
     torch.manual_seed(0)

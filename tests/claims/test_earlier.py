@@ -37,6 +37,7 @@ def test_what_it_is() -> None:
     assert claim.experiment == run.experiment and claim.seen
 
 
+@pytest.mark.slow
 def test_it_is_shown_beside_its_claims_and_nowhere_else() -> None:
     blocks = judged_blocks(RecordStore())
     text = documents(blocks)

@@ -15,7 +15,12 @@ EXPERIMENTS = {"bnp-norms": 3, "bnp-descent": 5, "bnp-convolutions": 5, "landsca
 """With how many claims each decides by itself at least."""
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+LONG = ("landscape-theorems", "reg-jacobian")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in EXPERIMENTS]
+)
 def test_verdicts_are_those_that_are_committed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["claims", "run", "--experiment", name, "--force", "--device", "cpu"]) == 0

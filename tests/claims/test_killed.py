@@ -39,6 +39,7 @@ def record_in(folder: Path) -> dict[str, object]:
     return {name: value for name, value in content.items() if name not in OF_THE_CALL}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals as on POSIX")
 def test_it_goes_on_to_the_same_record(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -29,6 +29,7 @@ from trimtab.networks import build
 
 TINY = {"data": "digits", "network": "small-cnn", "before_activation": True, "train_subset": 100}
 NEEDS_CIFAR10 = {"deep-plain"}
+LONG = {"lp-dln25", "lp-vgg", "other-networks", "vgg"}
 OURS = [claim for block in blocks() if block.number in ("2.2", "2.3", "2.4", "2.5") for claim in block.claims]
 
 
@@ -81,7 +82,13 @@ def record_of(name: str, work: Path) -> Record:
     return recorded(findings, name)
 
 
-@pytest.mark.parametrize("name", sorted({claim.experiment or "" for claim in OURS} - NEEDS_CIFAR10))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
+        for name in sorted({claim.experiment or "" for claim in OURS} - NEEDS_CIFAR10)
+    ],
+)
 def test_the_record_decides_every_part(name: str, tiny: None, tmp_path: Path) -> None:
     record = record_of(name, tmp_path)
     decided = [claim for claim in OURS if claim.experiment == name]

@@ -57,7 +57,6 @@ def check(pool: Pool, chosen: Settings, tolerance: float) -> list[int]:
 QUICK = (
     "as it comes",
     "BNP before sharding",
-    "accumulation, reduced at the end",
     "accumulation, reduced each time",
     "ragged batches",
     "few rows",

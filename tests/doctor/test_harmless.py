@@ -193,6 +193,7 @@ def some_steps(doctor: Doctor, model: nn.Module, optimizer: Any, count: int, bat
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_page_draws_no_random_number(tmp_path: Path) -> None:
     code = """
 import random, sys

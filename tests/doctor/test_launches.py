@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -59,6 +60,7 @@ def test_looks_take_less_operations_than_a_step_and_trials_as_many_as_a_few() ->
     assert operations_of_steps(model, "standard", 2)[1] - light[1] < 6.5 * step
 
 
+@pytest.mark.slow
 def test_probes_of_the_notes_do_no_more_than_the_notes_need() -> None:
     torch.manual_seed(0)
     model = build("resnet18", "bn", input_shape=(3, 16, 16))

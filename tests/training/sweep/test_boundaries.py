@@ -58,7 +58,7 @@ def test_in_regression_the_rates_belong_to_the_sum_over_samples(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("forked_workers")
-@pytest.mark.parametrize("engine", ["stacked", "separate"])
+@pytest.mark.parametrize("engine", ["stacked", pytest.param("separate", marks=pytest.mark.slow)])
 def test_points_that_cannot_be_trained_are_told_and_the_others_trained(engine: str, tmp_path: Path) -> None:
     given = {"data": "digits", "method": "bn", "steps": 2}
     sweep = run(tmp_path / "s", given, "lr=0.01,0.1", "batch_size=16,5000", engine=engine)

@@ -47,6 +47,7 @@ def test_both_engines_have_one_result(tmp_path: Path) -> None:
     assert Sweep.read(tmp_path / "a") == stacked
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_and_interrupted_ends_with_the_same_results(tmp_path: Path) -> None:
     whole = Command(WORDS, tmp_path / "whole")
     assert whole.end() == 0, whole.streams()
