@@ -149,6 +149,7 @@ def test_data_fetch_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "nothing to fetch" in errors[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_grid")
 def test_a_page_that_cannot_be_written_does_not_lose_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -93,6 +93,7 @@ def test_a_disk_that_fills_during_a_comparison(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_while_others_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["--methods", "bn", "--rates", "1", "--seeds", "1", "--jobs", "1", "--steps", "2"]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

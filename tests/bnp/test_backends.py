@@ -336,6 +336,7 @@ def test_a_compiler_that_compiles_nothing(cc: str, tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_the_library_all_works(tmp_path: Path) -> None:
     """In a process of its own, where the file is looked for in an empty folder and one of another version is found."""
     script = """

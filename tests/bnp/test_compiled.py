@@ -230,6 +230,7 @@ def test_a_single_row_has_no_variance_of_its_own() -> None:
     assert_same(results[0][1], results[1][1])
 
 
+@pytest.mark.slow
 def test_forward_alone_leaves_no_trace() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -322,6 +323,7 @@ def test_rows_are_dropped_with_their_gradient(drop: str) -> None:
         assert_same(statistics(bnp), expected[1])
 
 
+@pytest.mark.slow
 def test_pending_rows_are_saved_as_numbers_and_taken_up() -> None:
     model = small_model()
     expected = plain_step(model, batch(1))
@@ -353,6 +355,7 @@ def test_gradients_taken_by_hand_are_left_as_they_are() -> None:
     assert_same(gradients(model), list(grads))
 
 
+@pytest.mark.slow
 @sees_unfreezing
 def test_a_layer_unfrozen_later() -> None:
     model = small_model()
@@ -380,6 +383,7 @@ def test_a_parameter_that_is_replaced() -> None:
         model[0].weight = nn.Parameter(torch.randn(2, 3))
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_kept_out() -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -392,6 +396,7 @@ def test_what_is_not_finite_is_kept_out() -> None:
     assert all(value.isfinite().all() for value in statistics(bnp).values())
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_not_called_in_a_step_keeps_its_gradient() -> None:
     """An eager step says so; a compiled one cannot."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).double()
@@ -505,6 +510,7 @@ def test_a_compiled_model_that_has_run_is_refused(how: str) -> None:
     assert pending_rows(bnp)["model.7"] == 6
 
 
+@pytest.mark.slow
 @compares_marks
 def test_another_bnp_for_a_model_that_was_compiled_with_one() -> None:
     model = small_model()

@@ -94,6 +94,7 @@ def _numbers(interval) -> list[float]:
     return [] if interval is None else [interval.mean, interval.low, interval.high]
 
 
+@pytest.mark.slow
 def test_fine_tuning(tmp_path: Path, monkeypatch) -> None:
     """A short run: the folded network starts where BN ended, and all parts are decided."""
     monkeypatch.setattr(regcnn, "train_cases", invented_runs.train_cases)

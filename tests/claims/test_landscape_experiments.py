@@ -29,7 +29,7 @@ from trimtab.networks import build
 
 TINY = {"data": "digits", "network": "small-cnn", "before_activation": True, "train_subset": 100}
 NEEDS_CIFAR10 = {"deep-plain"}
-LONG = {"lp-dln25", "lp-vgg", "other-networks", "vgg"}
+LONG = {"landscape-rates", "length-direction", "lp-dln25", "lp-vgg", "other-networks", "vgg"}
 OURS = [claim for block in blocks() if block.number in ("2.2", "2.3", "2.4", "2.5") for claim in block.claims]
 
 

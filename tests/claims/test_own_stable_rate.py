@@ -38,6 +38,7 @@ def test_networks_are_put_together_on_a_scale_of_factors() -> None:
     assert away["bn-frozen"]["101"] == pytest.approx((math.log(8) + math.log(2)) / 2)
 
 
+@pytest.mark.slow
 def test_the_experiment_decides_each_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a network whose loss rises at twice η* and which fails at three times it, by a search made by hand."""
     monkeypatch.setattr(own_stable_rate, "NETWORKS", {"small-mlp": "digits"})

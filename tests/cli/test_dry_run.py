@@ -90,6 +90,7 @@ def test_what_would_be_refused_is_refused(
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["compare", "--network", "small-mlp", "--methods", "vanilla,bn", "--batch-sizes", "500,1", "--epochs", "1"]
     told += ["--lrs", "0.1,0.2", "--seeds", "1", "--jobs", "1", "--out", "compared"]

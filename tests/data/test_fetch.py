@@ -411,6 +411,7 @@ def wait_for(path: Path, size: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_while_another_waits(tmp_path: Path, server: Server) -> None:
     """The one that waits goes on as soon as the first is gone, however that ended, and asks for the rest only."""
     server.pages["/a"].stall = 700_000
@@ -463,6 +464,7 @@ def test_the_lock_of_a_file_that_was_removed_meanwhile_is_not_enough(tmp_path: P
     assert seen == [True]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path, server: Server) -> None:
     both = [child(f"{server.url}/a", tmp_path) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]

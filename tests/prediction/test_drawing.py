@@ -129,6 +129,7 @@ def test_a_model_that_would_take_too_long_is_left_to_the_formulas(monkeypatch: p
     assert "too large to draw" in found.unseen[-1] and "too large to draw" in str(found)
 
 
+@pytest.mark.slow
 def test_a_model_of_many_groups_is_left_to_the_formulas() -> None:
     """PyTorch takes a millisecond for each of them, which the count of operations does not show."""
 

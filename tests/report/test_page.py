@@ -73,6 +73,7 @@ def read(folder: Path) -> tuple[Reader, str]:
     return reader, " ".join(" ".join(reader.texts).split())
 
 
+@pytest.mark.slow
 def test_the_page_of_the_demo_is_small_and_quick(tmp_path: Path) -> None:
     plan = Plan(diverging=(("cnn5", 2, "bn"),), cannot=(("cnn5", 1, "bn"), ("mlp3x100", 1, "bn")))
     write_comparison(tmp_path, plan)

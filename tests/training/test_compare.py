@@ -335,6 +335,7 @@ def test_an_error_of_a_run_is_told_with_its_name(tmp_path: Path) -> None:
             list(pool.run([replace(task, folder=tmp_path / "file")], lambda *_: None))
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     parent = SERVER.Process(target=_start_workers, args=(tmp_path / "pids",))
     parent.start()
@@ -378,6 +379,7 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert default_jobs(CPU) == 3
 
 
+@pytest.mark.slow
 def test_images_are_decoded_by_processes_of_the_workers(tmp_path: Path) -> None:
     for part in ("train", "val"):
         for kind in "ab":

@@ -157,6 +157,7 @@ def test_the_command_trains_measures_and_draws(
     assert main([*command, "--probe", "landscape", "--force", "--methods", "bn"]) == 0
 
 
+@pytest.mark.slow
 def test_seeds_are_added_to_a_folder_of_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

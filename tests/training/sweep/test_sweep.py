@@ -118,6 +118,7 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "a" / PLAN).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_page_and_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "--network", "small-mlp", "--method", "bn", "--steps", "3", "--axis", "lr=0.1..1e6:3"]
     words += ["--axis", "gamma=1,2", "--axis", "zeta=0,0.1", "--out", str(tmp_path / "s"), "--figures", "png,pdf"]
