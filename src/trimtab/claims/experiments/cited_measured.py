@@ -17,7 +17,7 @@ DRAWS = 10
 BATCH, STEPS, LOOKS = 60, 1000, (0, 500, 1000)
 
 
-@experiment("cited-rank-collapse", "Stable rank in random deep linear networks", small=0.2, gpu=0.1, paper=0.1)
+@experiment("cited-rank-collapse", "Stable rank in random deep linear networks", small=0.1, gpu=0.1, paper=0.1)
 def rank_collapse(findings: Findings, context: Context) -> None:
     """Daneshmand et al.: Gaussian weights, white inputs, with and without BatchNorm after each layer."""
     for seed in context.seeds(DRAWS):

@@ -126,7 +126,7 @@ def early_loss(history: History) -> float:
 @experiment(
     "initial-gamma-vgg16",
     "Initial γ, VGG16",
-    small=1.1,
+    small=0.2,
     gpu=6,
     paper=60,
     needs={"gpu": ("cifar10",), "paper": ("cifar10",)},

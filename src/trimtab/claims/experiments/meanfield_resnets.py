@@ -25,7 +25,7 @@ IMAGES, DRAWS_OF_IMAGES = 32, {"small": 3, "gpu": 10, "paper": DRAWS}
 MEASURE = "predicted over measured"
 
 
-@experiment("meanfield-resnets", "λ_max of residual networks against the exact theory", small=2.5, gpu=3, paper=5)
+@experiment("meanfield-resnets", "λ_max of residual networks against the exact theory", small=0.5, gpu=3, paper=5)
 def resnets(findings: Findings, context: Context) -> None:
     """Blocks of dense layers, drawn 20 times, and the two ResNets of 18 layers."""
     for name, block in BLOCKS.items():

@@ -121,7 +121,7 @@ def distance_to_pseudo_inverse(alpha: float, inputs: int, steps: int, batch_size
     return float(np.linalg.norm(w - least) / np.linalg.norm(least))
 
 
-@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=3)
+@experiment("reg-excess-risk", "Curves of the excess risk, beside solved regressions", small=0.5)
 def excess_risk(findings: Findings, context: Context) -> None:
     """Eqs. 14 to 16, Sec. 4.1."""
     near = {}
@@ -239,7 +239,7 @@ def load_one(findings: Findings, context: Context, inputs: int, steps: int) -> N
             findings.curve(panel, method, list(points))
 
 
-@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=0.8, paper=30)
+@experiment("reg-linear-student", "A linear student with BN, WN or neither: Figs. 2 and 3", small=0.2, paper=30)
 def linear_student(findings: Findings, context: Context) -> None:
     """Figs. 2 and 3."""
     small = context.size == "small"

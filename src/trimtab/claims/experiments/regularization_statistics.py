@@ -149,7 +149,7 @@ def batch_statistics(findings: Findings, context: Context) -> None:
 @experiment(
     "reg-statistics-network",
     "Statistics of batches in the layers of regcnn with BN, M = 64",
-    small=0.7,
+    small=0.2,
     gpu=2,
     paper=2,
     needs={"small": (), "gpu": ("cifar10",), "paper": ("cifar10",)},
