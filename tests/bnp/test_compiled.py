@@ -190,7 +190,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+LONG = ("checkpointed", "frozen", "transposed, cropped", "no batch dimension", "relu in place", "dense, no bias")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in MODELS]
+)
 def test_layers_of_all_kinds(name: str) -> None:
     make, shape = MODELS[name]
     torch.manual_seed(0)
@@ -297,7 +302,9 @@ def test_micro_batches_equal_the_whole_batch(mixed: bool) -> None:
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("drop", ["none", "zero", "discard", "half"])
+@pytest.mark.parametrize(
+    "drop", ["none", "zero", *[pytest.param(drop, marks=pytest.mark.slow) for drop in ("discard", "half")]]
+)
 def test_rows_are_dropped_with_their_gradient(drop: str) -> None:
     model = small_model()
     bnp = trimtab.BNP(model)
@@ -488,7 +495,9 @@ class Through(nn.Module):
         return self.model(x)
 
 
-@pytest.mark.parametrize("how", ["wrapped", "in place", "in a function"])
+@pytest.mark.parametrize(
+    "how", ["wrapped", *[pytest.param(how, marks=pytest.mark.slow) for how in ("in place", "in a function")]]
+)
 def test_a_compiled_model_that_has_run_is_refused(how: str) -> None:
     model = Through(small_model())
     if how == "wrapped":

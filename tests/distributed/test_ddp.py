@@ -54,8 +54,11 @@ def check(pool: Pool, chosen: Settings, tolerance: float) -> list[int]:
     return counted
 
 
+LONG = ("compiled", "ZeRO", "one sample", "static graph", "bucket views", "debias", "statistics of the batch")
+
+
 @pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=pytest.mark.slow) if name == "compiled" else name for name in CASES]
+    "case", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
 )
 def test_as_one_process(case: str, two: Pool) -> None:
     check(two, settings(2, **CASES[case]), 1e-10 if "options" in CASES[case] else 1e-12)

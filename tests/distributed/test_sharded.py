@@ -56,11 +56,9 @@ def check(pool: Pool, chosen: Settings, tolerance: float) -> list[int]:
 
 QUICK = (
     "as it comes",
-    "BNP before sharding",
     "accumulation, reduced each time",
     "ragged batches",
     "few rows",
-    "an infinite loss in one process",
 )
 
 

@@ -46,7 +46,9 @@ def test_reset(name: str) -> None:
     torch.testing.assert_close(layer.state_dict(), CASES[name].make(CHANNELS, gamma=0.5).double().state_dict())
 
 
-@pytest.mark.parametrize("name", [*NAMES, "noise"])
+@pytest.mark.parametrize(
+    "name", [*[pytest.param(name, marks=pytest.mark.slow) for name in NAMES[::2]], *NAMES[1::2], "noise"]
+)
 def test_compiled_without_a_graph_break(name: str) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()

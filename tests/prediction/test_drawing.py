@@ -61,7 +61,7 @@ def by_gram_matrix(model: nn.Module, x: Tensor, loss: str, outputs: str) -> floa
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("squared", "one"), ("squared", "all"), ("cross_entropy", "all")])
-@pytest.mark.parametrize("make", [dense, conv])
+@pytest.mark.parametrize("make", [dense, pytest.param(conv, marks=pytest.mark.slow)])
 def test_the_mean_is_that_of_fresh_networks(make: Any, loss: Any, outputs: Any) -> None:
     shape = (12,) if make is dense else (2, 8, 8)
     x = clusters(*shape)

@@ -219,7 +219,7 @@ class AtPositions(nn.Module):
     [
         (lambda: Recurrent(3.0), (10, 6), "a.bias_ih_l0"),
         (lambda: AtPositions(True), (6, 8), "place"),
-        (lambda: AtPositions(False), (6, 8), ""),
+        pytest.param(lambda: AtPositions(False), (6, 8), "", marks=pytest.mark.slow),
     ],
 )
 def test_vectors_and_embeddings_that_are_not_in_random_order_are_named(make: Any, shape: Any, named: str) -> None:

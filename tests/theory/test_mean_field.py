@@ -140,7 +140,12 @@ DRAWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DRAWN)
+LONG = ("max-pooling, padded, down to one position", "eight layers, γ 3")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in DRAWN]
+)
 def test_random_networks_with_batchnorm(name) -> None:
     layers, shape, gamma, draws = DRAWN[name]
     samples = 64 if len(shape) == 3 else 300

@@ -37,7 +37,13 @@ def assert_same_weights(ours: dict[str, torch.Tensor], theirs: dict[str, torch.T
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("method", ["vanilla", "bn", "ln", "bnp", "bnp-debias", "wn", "bnp+ln", "brn", "noisy-bn"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("vanilla", "bn", "bnp", "noisy-bn"),
+        *[pytest.param(method, marks=pytest.mark.slow) for method in ("ln", "bnp-debias", "wn", "bnp+ln", "brn")],
+    ],
+)
 def test_the_same_seed_gives_the_same_run_and_it_learns(method: str) -> None:
     endings = [Run(session(method=method, epochs=4, batch_size=16)).train() for _ in range(2)]
     accuracies = [[e.accuracy for e in ending.evaluations] for ending in endings]

@@ -227,7 +227,9 @@ WITH_BNP = [norm for norm in NORMS if not norm.startswith("wn")]
 
 
 @pytest.mark.parametrize("network", [n for n in NETWORKS if n != "dln25"])
-@pytest.mark.parametrize("method", ["vanilla", "bnp", "bnp-debias", "bnp+gn", "bnp+bn"])
+@pytest.mark.parametrize(
+    "method", ["bnp", "bnp+gn", *[pytest.param(m, marks=pytest.mark.slow) for m in ("vanilla", "bnp-debias", "bnp+bn")]]
+)
 def test_every_network_trains_a_step_by_every_kind_of_method(
     network: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,13 @@ def stacked(stack: Stack, name: str, network: int) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's own weight norm
-@pytest.mark.parametrize(("method", "network", "optimizer"), CASES)
+@pytest.mark.parametrize(
+    ("method", "network", "optimizer"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow) if case[1] == "small-cnn" and case[0] != "bn" else case
+        for case in CASES
+    ],
+)
 def test_each_step_from_one_state_is_that_of_a_network_by_itself(
     method: str, network: str, optimizer: str, digits: Dataset
 ) -> None:
