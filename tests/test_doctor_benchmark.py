@@ -306,7 +306,7 @@ def test_suggest_lr_is_compared_with_a_sweep(
 
     assert "not done." in run("--table")
     told = run()
-    assert "| dense 64-64, digits, SGD |" in told and "of 1." in told
+    assert "| dense 64-64, digits, SGD |" in told and "of 1;" in told
     lines = out.read_text(encoding="utf-8")
     kinds = [json.loads(line)["kind"] for line in lines.splitlines()]
     assert kinds.count("suggested") == 3
