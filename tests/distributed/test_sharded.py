@@ -98,6 +98,7 @@ def test_copies_that_are_sharded(case: str, four: Pool) -> None:
     check(four, settings(4, replicas=2, **CASES[case]), 1e-12)
 
 
+@pytest.mark.slow
 def test_collectives(two: Pool) -> None:
     """One exchange per step, and one for the biases of layers whose rows are inputs."""
     assert check(two, settings(2), 1e-12) == [0, 2]

@@ -130,7 +130,9 @@ def test_a_training_that_broke_at_once_has_a_point_at_step_0() -> None:
     assert all(float(tick).is_integer() for tick in shown)
 
 
-@pytest.mark.parametrize("beyond", [float("inf"), float("nan"), 3e38])
+@pytest.mark.parametrize(
+    "beyond", [float("inf"), *[pytest.param(x, marks=pytest.mark.slow) for x in (float("nan"), 3e38)]]
+)
 def test_pictures_of_what_is_no_number(beyond: float) -> None:
     """As of a training whose steps lead to where the loss is infinite."""
     trials = [

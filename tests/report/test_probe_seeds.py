@@ -237,6 +237,7 @@ def test_changes_of_activations(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_titles_captions_and_the_page_say_how_many_seeds(three: Path, tmp_path: Path) -> None:
     of_probes = [figure for figure in figures(collect([three])) if figure.part == "probes"]
     assert len(of_probes) == 11  # no two steps follow each other: no change from step to step

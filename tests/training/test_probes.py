@@ -134,6 +134,7 @@ def test_a_run_goes_on_with_its_probes(tmp_path: Path, monkeypatch: pytest.Monke
     assert [step for step, probe, _ in whole if probe == "shift"] == [0, 3, 6]
 
 
+@pytest.mark.slow
 def test_the_command_trains_measures_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
