@@ -33,6 +33,7 @@ SHARING = {
     "tests/distributed/test_exchange.py": "group",
     "tests/distributed/test_sharded.py": "group",
     "tests/distributed/test_train.py": "group",
+    "tests/distributed/test_torchrun.py": "torchrun",
     "tests/report/test_browser.py": "browser",
     "tests/test_cli.py": "workers",
     "tests/training/sweep/test_sweep.py": "workers",
