@@ -87,7 +87,16 @@ def test_a_look_is_what_a_loop_would_see() -> None:
     assert math.isnan(layer.columns)  # the network's inputs are judged elsewhere
     assert (layer.lr, second.layers[1].lr) == (0.5, 0.5)
     assert second.gradient == pytest.approx(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
-    assert [entry.layer for entry in second.inputs] == ["0"]
+    assert layer.input_spread == pytest.approx(float(inputs.var(0, correction=0).mean().sqrt()), rel=1e-5)
+    no_gradient = (model[0].weight.grad == 0).double().mean()
+    assert layer.zeros == pytest.approx(float(no_gradient)) and layer.rows == 5
+    (seen,) = second.inputs
+    deviations = inputs.std(0, correction=0)
+    ends = torch.quantile(deviations, torch.tensor([0.1, 0.9])).tolist()
+    assert seen.layer == "0" and [seen.smallest, seen.largest] == pytest.approx(ends, rel=1e-5)
+    offset = inputs.mean(0).square().mean().sqrt() / deviations.square().mean().sqrt()
+    assert seen.offset == pytest.approx(float(offset), rel=1e-5)
+    assert seen.rms == pytest.approx(layer.input_rms, rel=1e-6)
     assert doctor.record.losses == [loss_of(m, b) for m, b in zip(before, data, strict=True)]
 
 
@@ -99,6 +108,31 @@ def test_the_batch_s_statistics_are_read_off_the_running_ones() -> None:
     assert norm.shift == pytest.approx(shift.item(), rel=1e-3)
     assert norm.ratio == pytest.approx((x.var(0) / (running.running_var + running.eps)).median().item(), rel=1e-3)
     assert norm.values == 7
+
+
+def test_a_look_at_convolutions_is_by_channel() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 3))
+    batch = torch.randn(5, 3, 6, 6) * torch.tensor([1.0, 2.0, 4.0])[:, None, None] + 1, torch.tensor([0, 1, 2, 0, 1])
+    before, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, cross_entropy)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = cross_entropy(model, batch)
+        loss.backward()
+        doctor.step(batch, loss)
+        optimizer.step()
+    (look,) = doctor.record.looks
+    (seen,) = look.inputs
+    deviations = batch[0].std((0, 2, 3), correction=0)
+    ends = torch.quantile(deviations, torch.tensor([0.1, 0.9])).tolist()
+    assert [seen.smallest, seen.largest] == pytest.approx(ends, rel=1e-5)
+    hidden = F.relu(before[0](batch[0])).detach()
+    quarters = torch.quantile(hidden.square().mean((0, 2, 3)).sqrt(), torch.tensor([0.25, 0.75]))
+    assert look.layers[1].columns == pytest.approx(float(quarters[1] / quarters[0]), rel=1e-5)
+    assert look.layers[1].input_rms == pytest.approx(float(hidden.square().mean().sqrt()), rel=1e-5)
+    assert look.layers[1].input_spread == pytest.approx(float(hidden.var(0, correction=0).mean().sqrt()), rel=1e-5)
+    assert [layer.rows for layer in look.layers] == [4, 6, 3]
 
 
 def test_a_trial_is_the_step_that_was_taken() -> None:

@@ -37,10 +37,10 @@ STEPS = 300
 LEVELS = ("light", "standard", "full")
 # What the command has flags of its own for, or has no use for.
 WITHOUT = ("network", "steps", "epochs", "evaluations", "probe", "probe_at", "probe_every", "probe_multiples")
+# Settings that have an effect on a model of the user's own; those of the data have none if the loader is, too.
 OF_OPTIMIZER = {"optimizer", "lr", "momentum", "nesterov", "weight_decay", "decay_on"}
 OF_BNP = {"method", "rho", "eps1", "eps2", "statistics", "spatial", "no_bias"}
 OF_DATA = {"data", "batch_size", "loss", "normalize", "augment", "validation", "evaluate_on", "precision"}
-# The settings that something is done with where the model is the user's own; where the loader is, too, not the data's.
 
 
 def add(commands: "Commands") -> None:
