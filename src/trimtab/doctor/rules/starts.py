@@ -37,7 +37,7 @@ def exploding_layer(record: Record) -> Finding | None:
             continue
         for layer in look.layers:
             scaled = trial.rescaled.get(layer.layer, math.nan)
-            if layer.gain >= LARGE_SIGNAL and scaled <= RELIEF * trial.other != 0 and trial.step == 0:
+            if layer.gain >= LARGE_SIGNAL and trial.other != 0 and scaled <= RELIEF * trial.other and trial.step == 0:
                 share = scaled / trial.other
                 if found is None or share < found[1]:
                     found = layer, share, trial.other, scaled
