@@ -25,12 +25,17 @@ Key = TypeVar("Key", bound=Hashable)
 class Packed(Generic[Key]):
     """Copies of tensors as they are now, those of one type and device in one piece of memory."""
 
+    @torch.no_grad()
     def __init__(self, tensors: Mapping[Key, Tensor]) -> None:
         groups: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
         for key, tensor in tensors.items():
-            groups.setdefault((tensor.dtype, tensor.device), {})[key] = tensor.detach().reshape(-1)
+            groups.setdefault((tensor.dtype, tensor.device), {})[key] = tensor
         self._packed = [
-            (list(group), [len(values) for values in group.values()], torch.cat(list(group.values())))
+            (
+                list(group),
+                [tensor.numel() for tensor in group.values()],
+                torch.cat([tensor if tensor.ndim == 1 else tensor.reshape(-1) for tensor in group.values()]),
+            )
             for group in groups.values()
         ]
 
@@ -38,8 +43,10 @@ class Packed(Generic[Key]):
         """All of them on the host, flat and in float64; one transfer for each piece."""
         found: dict[Key, Array] = {}
         for keys, sizes, values in self._packed:
-            parts = values.cpu().double().split(sizes)
-            found.update({key: part.numpy() for key, part in zip(keys, parts, strict=True)})
+            numbers, begin = values.cpu().double().numpy(), 0
+            for key, size in zip(keys, sizes, strict=True):
+                found[key] = numbers[begin : begin + size]
+                begin += size
         return found
 
 

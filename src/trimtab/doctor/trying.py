@@ -13,7 +13,7 @@ from trimtab.bnp.algorithm.moments import at_least_float32
 from trimtab.doctor.record import PATH, Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
-from trimtab.probes.surface import Surface, differentiate
+from trimtab.probes.surface import MovingPoint, Surface, check_finite, differentiate
 
 MULTIPLES = (1 / 8, 1 / 2, 1.0, 2.0, 8.0)
 """Of the step: from far too long to far too short, each a forward."""
@@ -72,36 +72,76 @@ def try_step(
     Raises:
         CannotMeasure: If the loss was not finite before the step, or there was no step.
     """
-    mine, another = Surface(model, loss_fn, own), Surface(model, loss_fn, other)
-    way = _completed(moved, mine.here)
+    surface = Surface(model, loss_fn, own)
+    way = _completed(moved, surface.here)
     if not any(bool(value.any()) for value in way.values()):
         raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
-    before = mine.moved(way, -1.0)
-    loss, gradient = mine.gradient(before)
-    (after,) = _along(mine, way, [1.0])
-    other_losses = _along(another, way, [0.0, *MULTIPLES])
-    return Trial(
-        step=step,
-        lr=lr,
-        loss=loss,
-        after=after,
-        promised=-_dot(gradient, way),
-        multiples=MULTIPLES,
-        others=tuple(other_losses[1:]),
-        other=other_losses[0],
-        evaluated=_evaluated(model, loss_fn, [own], before) if question.running else math.nan,
-        grown=_at(another, {name: (1 + GROWTH) * value for name, value in before.items()})
-        if question.decay
-        else math.nan,
-        path=()
-        if question.path is None
-        else tuple(_along(another, _completed(question.path, mine.here), [1 + a for a in PATH])),
-        without={name: _at(another, _without(way, name, mine.here)) for name in question.without},
-        rescaled={name: _at(another, _rescaled(before, name, factor)) for name, factor in question.rescaled.items()},
-        undone=_undone(gradient, before, lr * question.decay, way),
-        underflow=_underflow(mine, before, gradient) if question.half else math.nan,
-        validation=_evaluated(model, loss_fn, question.validation, before),
-    )
+    # All in one run of the isolated model, which takes as long to begin as a step.
+    moving = MovingPoint(surface.isolated)
+    here = _Here(surface, surface.on(other), moving, way, surface.moved(way, -1.0))
+    trained = surface.isolated.run(lambda: _trained(here, lr, question), moving.leaves)
+    own_batches = [own] if question.running else []
+    evaluated, validation = _evaluated(model, loss_fn, own_batches, question.validation, here.before)
+    return Trial(step=step, lr=lr, multiples=MULTIPLES, evaluated=evaluated, validation=validation, **trained)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """Where a step is tried.
+
+    Attributes:
+        own: The loss of the batch that the step was made from.
+        other: That of another one.
+        moving: Goes from point to point.
+        way: The step, for all parameters.
+        before: Where it has begun; it has led to `own.here`.
+    """
+
+    own: Surface
+    other: Surface
+    moving: MovingPoint
+    way: Point
+    before: Point
+
+    def gradient(self, scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the own batch before the step, times a number, and its gradient."""
+        self.moving.move(self.before)
+        loss = self.own.loss_in_graph() * scale
+        return loss.detach(), differentiate(loss, self.moving.leaves)
+
+    def along(self, surface: Surface, way: Point, multiples: Iterable[float]) -> list[float]:
+        """The loss after multiples of a way that has been gone."""
+        losses = []
+        for multiple in multiples:
+            self.moving.move(surface.here, way, multiple - 1.0)
+            losses.append(_loss(surface))
+        return torch.stack(losses).tolist()
+
+    def at(self, point: Point) -> float:
+        """The loss of the other batch at a point, infinite if it is not finite."""
+        self.moving.move(point)
+        return _finite(float(_loss(self.other)))
+
+
+def _trained(here: _Here, lr: float, question: Question) -> dict[str, Any]:
+    """The fields of a `Trial` that are measured as in training."""
+    way, before = here.way, here.before
+    loss, gradient = here.gradient()
+    found: dict[str, Any] = {"loss": check_finite(loss, gradient), "promised": -_dot(gradient, way)}
+    (found["after"],) = here.along(here.own, way, [1.0])
+    found["other"], *others = here.along(here.other, way, [0.0, *MULTIPLES])
+    found["others"] = tuple(others)
+    if question.path is not None:
+        path = _completed(question.path, before)
+        found["path"] = tuple(here.along(here.other, path, [1 + a for a in PATH]))
+    found["without"] = {name: here.at(_without(way, name, here.own.here)) for name in question.without}
+    found["rescaled"] = {name: here.at(_rescaled(before, name, by)) for name, by in question.rescaled.items()}
+    if question.decay:
+        found["grown"] = here.at({name: (1 + GROWTH) * value for name, value in before.items()})
+        found["undone"] = _undone(gradient, before, lr * question.decay, way)
+    if question.half:
+        found["underflow"] = _underflow(gradient, here.gradient(LOSS_SCALE)[1])
+    return found
 
 
 def _completed(way: Point, here: Point) -> dict[str, Tensor]:
@@ -109,25 +149,33 @@ def _completed(way: Point, here: Point) -> dict[str, Tensor]:
     return {name: way[name] if name in way else torch.zeros_like(value) for name, value in here.items()}
 
 
-def _along(surface: Surface, way: Point, multiples: Iterable[float]) -> list[float]:
-    """The loss after multiples of a way that has been gone."""
-    losses = surface.walk(way, [s - 1.0 for s in multiples], _value, graph=False)
-    return torch.stack(losses).tolist()
+def _loss(surface: Surface) -> Tensor:
+    with torch.no_grad():
+        return surface.loss_in_graph().clone()  # it may be one tensor that is written to again and again
 
 
-def _value(loss: Tensor, leaves: dict[str, Tensor]) -> Tensor:
-    return loss.detach().clone()
+def _finite(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
 
 
-def _at(surface: Surface, point: Point) -> float:
-    try:
-        return surface.loss(point)
-    except CannotMeasure:  # it is not finite there
-        return math.inf
+def _evaluated(
+    model: nn.Module, loss_fn: LossFunction, own: Sequence[Any], validation: Sequence[Any], point: Point
+) -> tuple[float, float]:
+    """The means over two lists of batches in evaluation mode, NaN for an empty one."""
+    batches = [*own, *validation]
+    if not batches:
+        return math.nan, math.nan
+    surface = Surface(model, loss_fn, None, statistics="running")
 
+    def each() -> list[Tensor]:
+        losses = []
+        for batch in batches:
+            surface.isolated.rewind()
+            losses.append(_loss(surface.on(batch)))
+        return losses
 
-def _evaluated(model: nn.Module, loss_fn: LossFunction, batches: Sequence[Any], point: Point) -> float:
-    return _mean(_at(Surface(model, loss_fn, batch, statistics="running"), point) for batch in batches)
+    losses = [_finite(float(loss)) for loss in surface.isolated.run(each, point)]
+    return _mean(losses[: len(own)]), _mean(losses[len(own) :])
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -162,9 +210,8 @@ def _undone(gradient: Point, before: Point, strength: float, way: Point) -> floa
     return taken / rest if rest > 0 else math.nan
 
 
-def _underflow(surface: Surface, before: Point, gradient: Point) -> float:
-    """The share of entries that are 0 in the gradient and not in that of a loss that is scaled up first."""
-    scaled = surface.inside(lambda loss, leaves: differentiate(loss * LOSS_SCALE, leaves), before)
+def _underflow(gradient: Point, scaled: Point) -> float:
+    """The share of entries that are 0 in the gradient and not in that of a loss that was scaled up first."""
     lost = sum(int(((gradient[name] == 0) & (value != 0) & value.isfinite()).sum()) for name, value in scaled.items())
     total = sum(value.numel() for value in gradient.values())
     return lost / max(total, 1)

@@ -140,10 +140,11 @@ class Watch:
         """Look at the gradients, before the optimizer uses them."""
         held = held_by(self._optimizer)
         mine = {name: p for name, p in self._model.named_parameters() if p.requires_grad and id(p) in held}
-        layers: dict[str, Any] = {
+        weighted: dict[str, Any] = weighted_layers(self._model)
+        layers = {
             name: layer
-            for name, layer in weighted_layers(self._model).items()
-            if layer.weight.grad is not None and not layer.weight.grad.is_sparse
+            for name, layer in weighted.items()
+            if (grad := layer.weight.grad) is not None and not grad.is_sparse
         }
         gradients = {name: p.grad for name, p in mine.items() if p.grad is not None and not p.grad.is_sparse}
         norms = norms_of(
@@ -161,7 +162,7 @@ class Watch:
             ),
             running=self._running,
             entries={name: layer.weight.numel() for name, layer in layers.items()},
-            rates=self._rates(),
+            rates=self._rates(weighted),
             signals=self._signals,
             norms=self._norms,
             values=self._values,
@@ -240,10 +241,9 @@ class Watch:
         if isinstance(x, Tensor) and x.ndim >= 2 and x.requires_grad and norm.training:
             self._values[name] = x.numel() / x.shape[1]
 
-    def _rates(self) -> dict[str, float]:
+    def _rates(self, layers: Mapping[str, Any]) -> dict[str, float]:
         rates = {id(p): option(g, "lr") for g in self._optimizer.param_groups for p in g["params"]}
-        layers = weighted_layers(self._model).items()
-        return {name: rates[id(layer.weight)] for name, layer in layers if id(layer.weight) in rates}
+        return {name: rates[id(layer.weight)] for name, layer in layers.items() if id(layer.weight) in rates}
 
     def _dead(self, silent: dict[str, Any]) -> dict[str, int]:
         """How many outputs of each layer had no gradient in this look and the last ones."""
@@ -282,9 +282,11 @@ def compiled_layers(model: nn.Module) -> set[nn.Module]:
 def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Layers that normalize by the batch and move running averages by a share of it."""
     for name, module in model.named_modules():
-        share, mean = getattr(module, "momentum", None), getattr(module, "running_mean", None)
-        counted = isinstance(getattr(module, "num_batches_tracked", None), Tensor)
-        if isinstance(share, float) and share > 0 and isinstance(mean, Tensor) and counted and module.training:
+        # Not getattr, which takes long where there is no such attribute.
+        share = vars(module).get("momentum", getattr(type(module), "momentum", None))
+        if not (isinstance(share, float) and share > 0 and module.training):
+            continue
+        if all(isinstance(getattr(module, name, None), Tensor) for name in ("running_mean", "num_batches_tracked")):
             yield name, module
 
 

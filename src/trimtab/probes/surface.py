@@ -40,6 +40,12 @@ class Surface:
         self._batch = batch
         self._graph_checked = False
 
+    def on(self, batch: Any) -> "Surface":
+        """The loss of another batch, with the same isolated model, so that one run can have both."""
+        other = copy.copy(self)
+        other._batch = batch
+        return other
+
     def loss(self, point: Point | None = None) -> float:
         """The loss at a point (None: here).
 
@@ -86,21 +92,17 @@ class Surface:
                 them.
             graph: Whether the loss has its graph, so that it can be differentiated.
         """
-        leaves = self.isolated.leaves()
-        moving, start, way = list(leaves.values()), list(self.here.values()), [direction[name] for name in leaves]
+        moving = MovingPoint(self.isolated)
 
         def work() -> list[T]:
             found = []
             for distance in distances:
-                self.isolated.rewind()
-                with torch.no_grad():
-                    _torch.copy_all_(moving, start)
-                    _torch.add_all_(moving, way, alpha=distance)
+                moving.move(self.here, direction, distance)
                 with torch.set_grad_enabled(graph):
-                    found.append(look(self.loss_in_graph(), leaves))
+                    found.append(look(self.loss_in_graph(), moving.leaves))
             return found
 
-        return self.isolated.run(work, leaves)
+        return self.isolated.run(work, moving.leaves)
 
     def moved(self, direction: Point, distance: float) -> dict[str, Tensor]:
         """The point at some distance from here along a direction; parameters that it does not name stay."""
@@ -134,6 +136,28 @@ class Surface:
                     "The model uses reentrant checkpointing, which hides what is in it; take use_reentrant=False."
                 )
         return loss.reshape(())
+
+
+class MovingPoint:
+    """A copy of a model's parameters that goes from point to point, within one run of the isolated model.
+
+    Attributes:
+        leaves: The copy, by the names of the parameters; the run has to be with these.
+    """
+
+    def __init__(self, isolated: IsolatedModel) -> None:
+        """Be where the model is."""
+        self.leaves = isolated.leaves()
+        self._isolated = isolated
+
+    def move(self, to: Point, along: Point | None = None, distance: float = 0.0) -> None:
+        """Be at a point, or at some distance from it along a direction; all else is as when the run began."""
+        self._isolated.rewind()
+        moving = list(self.leaves.values())
+        with torch.no_grad():
+            _torch.copy_all_(moving, [to[name] for name in self.leaves])
+            if along is not None:
+                _torch.add_all_(moving, [along[name] for name in self.leaves], alpha=distance)
 
 
 def copied_batch(batch: Any) -> Any:

@@ -1,12 +1,12 @@
 """The attributes of modules beside parameters and buffers: modes, counters, lists, tensors."""
 
-import copy
 from collections import OrderedDict
 from typing import Any
 
 from torch import Tensor, nn
 
-_CONTAINERS = (dict, OrderedDict, list, set)
+_CONTAINERS = frozenset({dict, OrderedDict, list, set})
+_PLAIN = frozenset({bool, int, float, str, tuple, type(None)})
 
 
 class ModuleAttributes:
@@ -29,11 +29,15 @@ class ModuleAttributes:
         """Put all attributes back, one by one, so that no module is without some if this is interrupted."""
         for attributes, snapshot in self._snapshots:
             attributes.update(snapshot)
-            for name in attributes.keys() - snapshot.keys():
-                del attributes[name]
+            if len(attributes) > len(snapshot):
+                for name in attributes.keys() - snapshot.keys():
+                    del attributes[name]
 
 
 def _copied(value: Any) -> Any:
-    if type(value) in _CONTAINERS:
-        return copy.copy(value)
+    kind = type(value)
+    if kind in _CONTAINERS:
+        return value.copy()
+    if kind in _PLAIN:  # to ask whether something is a Tensor takes longer
+        return value
     return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

@@ -1,12 +1,17 @@
 """The state of all random generators that a model can draw from."""
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_PLAIN = frozenset({bool, int, float, str, type(None), OrderedDict})
+"""What most attributes of modules are, which hold no generator."""
 
 
 class RandomState:
@@ -41,12 +46,14 @@ class RandomState:
 def _generators(values: Iterable[Any]) -> Iterator[Any]:
     """Generators among attributes, and in lists and dictionaries among them."""
     for value in values:
-        if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind in (list, tuple, dict):
+            if value:
+                yield from _generators(value.values() if kind is dict else value)
+        elif isinstance(value, _GENERATORS):
             yield value
-        elif type(value) in (list, tuple):
-            yield from _generators(value)
-        elif type(value) is dict:
-            yield from _generators(value.values())
 
 
 def _attributes(source: object) -> Iterator[dict[str, Any]]:
