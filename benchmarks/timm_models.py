@@ -1,9 +1,10 @@
 """What BNP costs on timm's models, eagerly, as ratios of whole steps: python benchmarks/timm_models.py (a GPU; timm).
 
-Each model is trained without BNP, with it, and with hooks in the same places that return at once, in turns, in short
-blocks of steps after a warm-up; printed are the median of the ratios of rounds, their quartiles, the goal, the median
-for hooks alone and the ratio of peak memory. No implementation in Python can be below what the hooks cost by
-themselves. Data are random images of 224×224.
+Each model is trained without BNP, with it, and with hooks in the same places that return at once (all three of a layer,
+or only that of its forward), in turns, in short blocks of steps after a warm-up. Printed are the median of the ratios
+of rounds with quartiles, the goal, the same for hooks alone, the ratio of peak memory, and the milliseconds in which
+the GPU computes in a step, BNP's kernels apart. No implementation with hooks in Python can be below what the hooks cost
+by themselves. Data are random images of 224×224.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +34,11 @@ CASES = [
 ]
 
 
-Added = Literal["nothing", "BNP", "hooks"]
-ADDED: tuple[Added, ...] = ("nothing", "BNP", "hooks")
+Added = Literal["nothing", "BNP", "hooks", "forward hooks"]
+ADDED: tuple[Added, ...] = ("nothing", "BNP", "hooks", "forward hooks")
 
 
-def put_hooks_on(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def put_hooks_on(model: nn.Module, optimizer: torch.optim.Optimizer, backward: bool) -> None:
     """Hooks where BNP has them, on the layers that it preconditions, which do nothing."""
 
     def nothing(*_: Any) -> None:
@@ -45,8 +47,9 @@ def put_hooks_on(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             module.register_forward_hook(nothing, with_kwargs=True, prepend=True)
-            module.weight.register_hook(nothing)
-            module.weight.register_post_accumulate_grad_hook(nothing)
+            if backward:
+                module.weight.register_hook(nothing)
+                module.weight.register_post_accumulate_grad_hook(nothing)
     optimizer.register_step_pre_hook(nothing)
 
 
@@ -55,8 +58,8 @@ def stepper(model: nn.Module, x: torch.Tensor, y: torch.Tensor, precision: str, 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     if added == "BNP":
         trimtab.BNP(model).attach(optimizer)
-    elif added == "hooks":
-        put_hooks_on(model, optimizer)
+    elif added != "nothing":
+        put_hooks_on(model, optimizer, backward=added == "hooks")
     loss = nn.CrossEntropyLoss()
 
     def step() -> None:
@@ -79,8 +82,39 @@ def seconds(step: Callable[[], None], steps: int) -> float:
     return time.perf_counter() - begin
 
 
-def measure(name: str, precision: str, batch: int, rounds: int) -> tuple[dict[Added, list[float]], float, float]:
-    """The ratios of the rounds, the ratio of peak memory with BNP, and the milliseconds of a step without anything."""
+def kernel_milliseconds(step: Callable[[], None], steps: int = 3) -> tuple[float, float]:
+    """How long the GPU computes in a step: in kernels of BNP's, and in all others."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        seconds(step, steps)
+    ours = others = 0.0
+    for event in profile.key_averages():
+        own = any(name in event.key for name in ("moments_of", "precondition"))
+        taken = event.self_device_time_total / 1000 / steps
+        ours, others = (ours + taken, others) if own else (ours, others + taken)
+    return ours, others
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a model.
+
+    Attributes:
+        ratios: Of the rounds, to a step without anything.
+        memory: The ratio of peak memory with BNP.
+        milliseconds: Of a step without anything.
+        kernels: The milliseconds in which the GPU computes for BNP in a step,
+        others: and for the rest of it.
+    """
+
+    ratios: dict[Added, list[float]]
+    memory: float
+    milliseconds: float
+    kernels: float
+    others: float
+
+
+def measure(name: str, precision: str, batch: int, rounds: int) -> Measured:
+    """Train a model in turns."""
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     plain = timm.create_model(name, num_classes=100).cuda()
@@ -95,7 +129,14 @@ def measure(name: str, precision: str, batch: int, rounds: int) -> tuple[dict[Ad
         peaks[added] = torch.cuda.max_memory_allocated()
     times = [{added: seconds(step, 10) for added, step in steps.items()} for _ in range(rounds)]
     ratios = {added: [each[added] / each["nothing"] for each in times] for added in ADDED[1:]}
-    return ratios, peaks["BNP"] / peaks["nothing"], 100 * min(each["nothing"] for each in times)
+    milliseconds = 100 * min(each["nothing"] for each in times)
+    return Measured(ratios, peaks["BNP"] / peaks["nothing"], milliseconds, *kernel_milliseconds(steps["BNP"]))
+
+
+def told(ratios: list[float]) -> str:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.3f} ({low:.3f}–{high:.3f})"
 
 
 def main() -> None:
@@ -110,14 +151,15 @@ def main() -> None:
     for name, precision, batch, goal in CASES:
         if options.only not in name:
             continue
-        ratios, memory, milliseconds = measure(name, precision, batch, options.rounds)
-        low, median, high = statistics.quantiles(ratios["BNP"], n=4)
+        found = measure(name, precision, batch, options.rounds)
         print(
-            f"{name} {precision} batch {batch}: {median:.3f} ({low:.3f}–{high:.3f}) of {milliseconds:.1f} ms, "
-            f"goal {goal:.2f}; hooks alone {statistics.median(ratios['hooks']):.3f}; memory {memory:.3f}",
+            f"{name} {precision} batch {batch}: {told(found.ratios['BNP'])} of {found.milliseconds:.1f} ms, goal "
+            f"{goal:.2f}; hooks alone {told(found.ratios['hooks'])}, those of the forward "
+            f"{told(found.ratios['forward hooks'])}; memory {found.memory:.3f}; the GPU computes "
+            f"{found.others:.1f} ms, {found.kernels:.2f} ms more for BNP",
             flush=True,
         )
-        results.append({"model": name, "precision": precision, "batch": batch, "ratios": ratios, "memory": memory})
+        results.append({"model": name, "precision": precision, "batch": batch, **asdict(found)})
         torch.cuda.empty_cache()
     if options.out is not None:
         options.out.write_text(json.dumps(results), encoding="utf-8")
