@@ -82,16 +82,15 @@ def seconds(step: Callable[[], None], steps: int) -> float:
     return time.perf_counter() - begin
 
 
-def kernel_milliseconds(step: Callable[[], None], steps: int = 3) -> tuple[float, float]:
-    """How long the GPU computes in a step: in kernels of BNP's, and in all others."""
+def kernel_milliseconds(step: Callable[[], None], steps: int = 3) -> dict[str, float]:
+    """How long the GPU computes in a step: BNP's moments and steps, and all else."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         seconds(step, steps)
-    ours = others = 0.0
+    found = dict.fromkeys(("moments_of", "precondition", "else"), 0.0)
     for event in profile.key_averages():
-        own = any(name in event.key for name in ("moments_of", "precondition"))
-        taken = event.self_device_time_total / 1000 / steps
-        ours, others = (ours + taken, others) if own else (ours, others + taken)
-    return ours, others
+        name = next((name for name in found if name in event.key), "else")
+        found[name] += event.self_device_time_total / 1000 / steps
+    return found
 
 
 @dataclass(frozen=True)
@@ -102,15 +101,13 @@ class Measured:
         ratios: Of the rounds, to a step without anything.
         memory: The ratio of peak memory with BNP.
         milliseconds: Of a step without anything.
-        kernels: The milliseconds in which the GPU computes for BNP in a step,
-        others: and for the rest of it.
+        kernels: Those in which the GPU computes in a step: BNP's kernels by name, and all else.
     """
 
     ratios: dict[Added, list[float]]
     memory: float
     milliseconds: float
-    kernels: float
-    others: float
+    kernels: dict[str, float]
 
 
 def measure(name: str, precision: str, batch: int, rounds: int) -> Measured:
@@ -130,7 +127,7 @@ def measure(name: str, precision: str, batch: int, rounds: int) -> Measured:
     times = [{added: seconds(step, 10) for added, step in steps.items()} for _ in range(rounds)]
     ratios = {added: [each[added] / each["nothing"] for each in times] for added in ADDED[1:]}
     milliseconds = 100 * min(each["nothing"] for each in times)
-    return Measured(ratios, peaks["BNP"] / peaks["nothing"], milliseconds, *kernel_milliseconds(steps["BNP"]))
+    return Measured(ratios, peaks["BNP"] / peaks["nothing"], milliseconds, kernel_milliseconds(steps["BNP"]))
 
 
 def told(ratios: list[float]) -> str:
@@ -156,7 +153,8 @@ def main() -> None:
             f"{name} {precision} batch {batch}: {told(found.ratios['BNP'])} of {found.milliseconds:.1f} ms, goal "
             f"{goal:.2f}; hooks alone {told(found.ratios['hooks'])}, those of the forward "
             f"{told(found.ratios['forward hooks'])}; memory {found.memory:.3f}; the GPU computes "
-            f"{found.others:.1f} ms, {found.kernels:.2f} ms more for BNP",
+            f"{found.kernels['else']:.1f} ms, and {found.kernels['moments_of']:.2f} and "
+            f"{found.kernels['precondition']:.2f} ms for BNP's moments and step",
             flush=True,
         )
         results.append({"model": name, "precision": precision, "batch": batch, **asdict(found)})

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
@@ -19,6 +21,7 @@ import trimtab
 from tests.bnp.helpers import gradients, statistics
 from trimtab.bnp import Moments, Options
 from trimtab.bnp.backends import Backends, cpu
+from trimtab.bnp.backends.buffers import division_by
 
 needs_library = pytest.mark.skipif(not cpu.available(), reason="the C kernels were not built")
 
@@ -133,6 +136,16 @@ def test_moments(shape: tuple[int, ...], column: int, offset: float) -> None:
         assert found.count == true.count
         torch.testing.assert_close(found.mean.double(), true.mean, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(found.variance.double(), true.variance, rtol=1e-4, atol=1e-12)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_division_by_a_number_that_is_known_before(divisor: int, number: int) -> None:
+    magic, shift = division_by(divisor)
+    assert -(2**31) <= magic < 2**31
+    for n in {number, number // divisor * divisor, max(number // divisor * divisor - 1, 0), 2**31 - 1}:
+        product = n * (magic % 2**32)
+        assert (product >> 32) + n < 2**32  # as the kernel adds them
+        assert ((product >> 32) + n) >> shift == n // divisor
 
 
 @needs_library

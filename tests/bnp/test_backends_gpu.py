@@ -1,5 +1,7 @@
 """The kernels in Triton against the plain way, and a captured step against one that is not."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,6 +103,23 @@ def test_moments_of_many_inputs(dtype: torch.dtype, memory_format: torch.memory_
             assert moments.count == true.count
             torch.testing.assert_close(moments.mean.double(), true.mean, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(moments.variance.double(), true.variance, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("shape", [(3000, 64), (20, 8, 7, 8)])
+def test_inputs_may_begin_anywhere_in_memory(shape: tuple[int, ...], saved: bool, dtype: torch.dtype) -> None:
+    """The kernels read 16 bytes at once, which is a fault where they do not begin at a multiple of 16."""
+    room = Backends(trimtab.bnp.Options())
+    memory = (3 + torch.randn(2 + math.prod(shape), device="cuda")).to(dtype)
+    for begin in (0, 0, 0, 1, 2, 1, 0, 1):
+        x = memory[begin : begin + math.prod(shape)].view(shape)
+        column = -1 if len(shape) == 2 else 1
+        moments = room.moments(x, column, saved=saved)
+        room.flush()
+        true = trimtab.bnp.Moments.of(x.double(), columns=column)
+        torch.testing.assert_close(moments.mean.double(), true.mean, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(moments.variance.double(), true.variance, rtol=1e-5, atol=1e-6)
 
 
 def captured(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> torch.cuda.CUDAGraph:

@@ -162,3 +162,14 @@ def is_channels_last(x: Tensor) -> bool:
     """Whether a tensor has no gaps in memory, with its second dimension as the innermost."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+
+
+def division_by(divisor: int) -> list[int]:
+    """Two numbers for a kernel to divide by this one: n // divisor is (umulhi(n, first) + n) >> second for n < 2³¹.
+
+    The first is 2³²·(2ˢ − divisor)/divisor, rounded down, plus 1, with the second s = ⌈log₂ divisor⌉ (Granlund and
+    Montgomery 1994, Fig. 4.1), as a signed number of the same bits.
+    """
+    shift = (divisor - 1).bit_length()
+    magic = ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1
+    return [magic - (1 << 32) if magic >= 1 << 31 else magic, shift]

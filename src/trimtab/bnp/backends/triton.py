@@ -18,7 +18,7 @@ from torch import Tensor
 from trimtab.bnp.algorithm.step import LayerStep, Shape
 from trimtab.bnp.backends import record
 from trimtab.bnp.backends.buffers import BufferMoments, InputLayout, sizes_in_memory
-from trimtab.bnp.backends.triton_plans import TYPES, MomentsPlan, Plans, StepPlan, is_capturing
+from trimtab.bnp.backends.triton_plans import ALIGNED, TYPES, MomentsPlan, Plans, StepPlan, is_capturing
 from trimtab.bnp.options import Options
 
 MAX_NUMBERS = 2**31 - 2**21  # in a tensor: they are counted with 32 bits, up to a program's whole share beyond the end
@@ -80,9 +80,13 @@ class TritonBackend:
         Inputs of new sizes are left to compute themselves: it takes time to plan for them, and they may not come again.
         """
         addresses = [moments.input_address() for moments in waiting]
-        if not all(addresses):
-            waiting = [moments for moments, address in zip(waiting, addresses, strict=True) if address]
-            addresses = [address for address in addresses if address]
+        if any(not address or address % ALIGNED for address in addresses):
+            found = list(zip(waiting, addresses, strict=True))
+            for moments, address in found:
+                if address % ALIGNED:
+                    moments.materialize()
+            waiting = [moments for moments, address in found if address and not address % ALIGNED]
+            addresses = [address for address in addresses if address and not address % ALIGNED]
         captured, layouts, last = is_capturing(), [moments.layout for moments in waiting], self._last_moments
         if last is not None and not captured and layouts == last[0]:
             groups = last[1]
@@ -170,7 +174,7 @@ class _TritonLayout(InputLayout):
         plan = self._plan
         if plan is None or is_capturing():  # a graph keeps the plans that it is captured with
             plan = self._plan = self._backend.plan_for_one(self)
-        if plan is None:
+        if plan is None or x.data_ptr() % ALIGNED:
             moments.materialize()
             return moments
         out = torch.empty(plan.size, device=self.device)

@@ -3,14 +3,19 @@
 import triton
 import triton.language as tl
 
-PLANE = tl.constexpr(1024)  # numbers of one channel that are read at once
-ROWS = tl.constexpr(32)  # with 64, registers are short and the kernel takes three times as long
-COLUMNS = tl.constexpr(64)
+NUMBERS = tl.constexpr(1024)  # of one channel that are read at once
+ROWS = tl.constexpr(32)
+COLUMNS = tl.constexpr(32)
+TILES = tl.constexpr(4)  # of so many rows and columns, whose reading is begun before the first one is added
 SUMS = tl.constexpr(64)  # partial sums that are added at once; of a block of columns fewer
-BLOCK_SUMS = tl.constexpr(16)
+BLOCK_SUMS = tl.constexpr(32)
+LAYER = tl.constexpr(10)  # numbers in the table for each input
 
-# Sums and sums of squares are taken about the first row: about zero, 1e4 ± 1e-2 could come out with a variance below 0.
+# Sums and sums of squares are taken about the first rows: about 0, those of 1e4 ± 1e-2 could give a variance below 0.
 # Each program sums a part of the rows. The last one to arrive at a column adds up the parts, in their order.
+#
+# Inputs begin at a multiple of 16 bytes. Where each row, or each plane, does so too, a thread reads 16 bytes at once,
+# which are WIDE numbers; the compiler is told by `// WIDE * WIDE`.
 
 
 @triton.jit
@@ -22,7 +27,34 @@ def _finish(shift, sums, squares, rows, mean, variance, mask):
 
 
 @triton.jit
-def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr):
+def _plane_sums(x, column, columns, positions, magic, bits, begin, end, WIDE: tl.constexpr):
+    """The sums of some numbers of one column about its first one; `begin` and `end` count groups of WIDE.
+
+    A number divided by that of groups in a plane is (umulhi(number, magic) + number) >> bits.
+    """
+    positions = positions // WIDE * WIDE
+    plane = x + column * positions
+    first = tl.load(plane)
+    shift = first.to(tl.float32)
+    others = (columns - 1) * positions  # between two planes of the column
+    groups: tl.constexpr = NUMBERS // WIDE
+    sums = tl.zeros([groups], tl.float32)
+    squares = tl.zeros([groups], tl.float32)
+    for at in range(begin, end, groups):
+        group = at + tl.arange(0, groups)
+        unsigned = group.to(tl.uint32)
+        sample = ((tl.umulhi(unsigned, magic) + unsigned) >> bits).to(tl.int32)
+        place = (group * WIDE + sample * others)[:, None] + tl.arange(0, WIDE)[None, :]
+        v = tl.load(plane + place, mask=(group < end)[:, None], other=first).to(tl.float32) - shift
+        sums += tl.sum(v, 1)
+        squares += tl.sum(v * v, 1)
+    return shift, tl.sum(sums), tl.sum(squares)
+
+
+@triton.jit
+def moments_of_planes(
+    inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr, WIDE: tl.constexpr
+):
     """X is (samples, columns, positions). A program is a part of the numbers of one column.
 
     `inputs` is x, if it is ALONE, or else a table of addresses.
@@ -31,30 +63,30 @@ def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.cons
     layer = tl.load(work + program * 3)
     column = tl.load(work + program * 3 + 1)
     part = tl.load(work + program * 3 + 2)
-    samples = tl.load(layers + layer * 7)
-    columns = tl.load(layers + layer * 7 + 1)
-    positions = tl.load(layers + layer * 7 + 2)
-    per_part = tl.load(layers + layer * 7 + 3)
-    parts = tl.load(layers + layer * 7 + 4)
-    first_column = tl.load(layers + layer * 7 + 5)
-    first_part = tl.load(layers + layer * 7 + 6)
+    layers += layer * LAYER
+    samples = tl.load(layers)
+    columns = tl.load(layers + 1)
+    positions = tl.load(layers + 2)
+    per_part = tl.load(layers + 3)
+    parts = tl.load(layers + 4)
+    first_column = tl.load(layers + 5)
+    first_part = tl.load(layers + 6)
+    wide = tl.load(layers + 7)
+    magic = tl.load(layers + 8).to(tl.uint32, bitcast=True)
+    bits = tl.load(layers + 9).to(tl.uint32, bitcast=True)
     x = inputs if ALONE else tl.load(inputs + layer).to(tl.pointer_type(TYPE))
 
-    shift = tl.load(x + column * positions).to(tl.float32)
-    sums = tl.zeros([PLANE], tl.float32)
-    squares = tl.zeros([PLANE], tl.float32)
-    end = tl.minimum(samples * positions, part * per_part + per_part)
-    for begin in range(part * per_part, end, PLANE):
-        at = begin + tl.arange(0, PLANE)
-        inside = at < end
-        sample = at // positions
-        at = (sample.to(tl.int64) * columns + column) * positions + (at - sample * positions)
-        v = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
-        sums += v
-        squares += v * v
+    begin = part * per_part
+    if wide == 1:
+        end = tl.minimum(samples * positions, begin + per_part)
+        shift, sums, squares = _plane_sums(x, column, columns, positions, magic, bits, begin, end, 1)
+    else:
+        end = tl.minimum(samples * (positions // WIDE), begin + per_part)
+        aligned = tl.multiple_of(x, 16)
+        shift, sums, squares = _plane_sums(aligned, column, columns, positions, magic, bits, begin, end, WIDE)
     mine = partial + (first_part + column * parts).to(tl.int64) * 2
-    tl.store(mine + part * 2, tl.sum(sums))
-    tl.store(mine + part * 2 + 1, tl.sum(squares))
+    tl.store(mine + part * 2, sums)
+    tl.store(mine + part * 2 + 1, squares)
     tl.debug_barrier()
     if tl.atomic_add(arrived + first_column + column, 1, sem="acq_rel") == parts - 1:
         total = tl.zeros([SUMS], tl.float64)
@@ -70,36 +102,61 @@ def moments_of_planes(inputs, out, layers, work, partial, arrived, TYPE: tl.cons
 
 
 @triton.jit
-def moments_of_rows(inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr):
+def _row_sums(x, block, rows, columns, begin, end, WIDE: tl.constexpr):
+    """The sums of some rows of a block of columns about the mean of the first rows, or about the first of a few.
+
+    A single row can be far from all others, and then digits are lost in the difference that the variance is.
+    """
+    columns = columns // WIDE * WIDE
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < columns
+    first = tl.where(rows < ROWS, 1, ROWS)
+    mask = (tl.arange(0, ROWS) < first)[:, None] & inside[None, :]
+    place = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
+    shift = tl.sum(tl.load(x + place, mask=mask, other=0.0).to(tl.float32), 0) / first
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    squares = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for at in range(begin, end, TILES * ROWS):
+        for tile in tl.static_range(TILES):
+            row = at + tile * ROWS + tl.arange(0, ROWS)
+            mask = (row < end)[:, None] & inside[None, :]
+            v = tl.load(x + (row * columns)[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+            v = tl.where(mask, v - shift[None, :], 0.0)
+            sums += v
+            squares += v * v
+    return shift, tl.sum(sums, 0), tl.sum(squares, 0)
+
+
+@triton.jit
+def moments_of_rows(
+    inputs, out, layers, work, partial, arrived, TYPE: tl.constexpr, ALONE: tl.constexpr, WIDE: tl.constexpr
+):
     """X is (rows, columns). A program is a block of columns of some rows. `inputs` as in `moments_of_planes`."""
     program = tl.program_id(0)
     layer = tl.load(work + program * 3)
     block = tl.load(work + program * 3 + 1)
     part = tl.load(work + program * 3 + 2)
-    rows = tl.load(layers + layer * 7)
-    columns = tl.load(layers + layer * 7 + 1)
-    per_part = tl.load(layers + layer * 7 + 3)
-    parts = tl.load(layers + layer * 7 + 4)
-    first_column = tl.load(layers + layer * 7 + 5)
-    first_part = tl.load(layers + layer * 7 + 6)
+    layers += layer * LAYER
+    rows = tl.load(layers)
+    columns = tl.load(layers + 1)
+    per_part = tl.load(layers + 3)
+    parts = tl.load(layers + 4)
+    first_column = tl.load(layers + 5)
+    first_part = tl.load(layers + 6)
+    wide = tl.load(layers + 7)
     x = inputs if ALONE else tl.load(inputs + layer).to(tl.pointer_type(TYPE))
 
+    begin = part * per_part
+    end = tl.minimum(rows, begin + per_part)
+    if wide == 1:
+        shift, sums, squares = _row_sums(x, block, rows, columns, begin, end, 1)
+    else:
+        shift, sums, squares = _row_sums(tl.multiple_of(x, 16), block, rows, columns, begin, end, WIDE)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < columns
-    shift = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
-    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-    squares = tl.zeros([ROWS, COLUMNS], tl.float32)
-    end = tl.minimum(rows, part * per_part + per_part)
-    for begin in range(part * per_part, end, ROWS):
-        row = begin + tl.arange(0, ROWS)
-        mask = (row < end)[:, None] & inside[None, :]
-        v = tl.load(x + row[:, None].to(tl.int64) * columns + column[None, :], mask=mask, other=0.0).to(tl.float32)
-        v = tl.where(mask, v - shift[None, :], 0.0)
-        sums += v
-        squares += v * v
     mine = partial + (first_part + block * parts).to(tl.int64) * 2 * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(mine + part * 2 * COLUMNS, tl.sum(sums, 0))
-    tl.store(mine + part * 2 * COLUMNS + COLUMNS, tl.sum(squares, 0))
+    tl.store(mine + part * 2 * COLUMNS, sums)
+    tl.store(mine + part * 2 * COLUMNS + COLUMNS, squares)
     tl.debug_barrier()
     if tl.atomic_add(arrived + first_column + block, 1, sem="acq_rel") == parts - 1:
         total = tl.zeros([BLOCK_SUMS, COLUMNS], tl.float64)

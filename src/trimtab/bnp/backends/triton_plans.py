@@ -1,5 +1,6 @@
 """What the launches of the Triton kernels need: plans for the shapes at hand, and tables on the device."""
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -12,13 +13,18 @@ from torch import Tensor
 
 from trimtab.bnp.algorithm.step import Shape
 from trimtab.bnp.backends import triton_moments, triton_step
+from trimtab.bnp.backends.buffers import division_by
 
 # The kernels read numbers of these types; they compute in float32.
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
+ALIGNED = 16
+"""The kernels for moments take inputs that begin at a multiple of so many bytes."""
+
 _MAX_TABLES = 16  # addresses come back after a few steps
-_ENOUGH_PROGRAMS = 2048  # for the moments of one input
-_MAX_PROGRAMS, _MIN_PROGRAMS, _MANY_COLUMNS = 1024, 128, 4096  # for the step of one layer, or a few more
+# About so many programs share the work of a launch: for moments of planes, of rows, and for the step
+_PLANE_PROGRAMS, _ROW_PROGRAMS, _STEP_PROGRAMS = 2048, 1024, 2048
+_MAX_SHARE = 2**20  # numbers for one program, see `MAX_NUMBERS`
 
 
 class Launch:
@@ -119,21 +125,30 @@ class MomentsPlan:
             device: Where they are.
             alone: Whether there is one input, which is given to the kernel itself.
         """
-        self.constants = (TYPES[dtype], alone)
+        at_once = ALIGNED // dtype.itemsize
+        self.constants = (TYPES[dtype], alone, at_once)
         planes = layouts[0][2] > 1
+        programs = (_PLANE_PROGRAMS if planes else _ROW_PROGRAMS) // (2 if alone else 1)
+        share = min(sum(map(math.prod, layouts)) // programs, _MAX_SHARE)  # in numbers
         layers: list[list[int]] = []
         work: list[np.ndarray] = []
         self.first: list[int] = []
         columns_before = parts_before = 0
         for index, (samples, columns, positions) in enumerate(layouts):
-            # Parts of rows or, of planes, of all numbers of a column: enough of them to keep the device busy
-            blocks = columns if planes else -(-columns // triton_moments.COLUMNS.value)
-            length, together = samples, triton_moments.ROWS.value
+            # Parts of the rows of a block of columns or, of planes, of the groups of numbers of a column
+            wide = at_once if (positions if planes else columns) % at_once == 0 else 1
             if planes:
-                length, together = samples * positions, 8 * triton_moments.PLANE.value
-            per_part = -(-max(1, length * blocks // _ENOUGH_PROGRAMS) // together) * together
+                blocks, length, each = columns, samples * positions // wide, wide
+                together = 4 * triton_moments.NUMBERS.value // wide
+            else:
+                each = triton_moments.COLUMNS.value
+                blocks, length = -(-columns // each), samples
+                together = triton_moments.ROWS.value
+            per_part = -(-max(1, share // each) // together) * together
             parts = -(-length // per_part)
-            layers.append([samples, columns, positions, per_part, parts, columns_before, parts_before])
+            divide = division_by(positions // wide if planes else 1)
+            cut = [per_part, parts, columns_before, parts_before, wide, *divide]
+            layers.append([samples, columns, positions, *cut])
             grid = np.indices((blocks, parts)).reshape(2, -1)
             work.append(np.vstack([np.full(grid.shape[1], index), grid]).T)
             self.first.append(2 * columns_before)
@@ -141,12 +156,12 @@ class MomentsPlan:
             parts_before += parts * blocks
         self.addresses, self.pack = Table(device), struct.Struct(f"{len(layouts)}q").pack
         self.size = 2 * columns_before
-        programs = _on(device, work)
+        parts_of_all = _on(device, work)
         self.launch = Launch(
             triton_moments.moments_of_planes if planes else triton_moments.moments_of_rows,
-            len(programs),
+            len(parts_of_all),
             torch.tensor(layers, dtype=torch.int32, device=device),
-            programs,
+            parts_of_all,
             # The partial sums, and how many of them have arrived
             torch.empty(parts_before * (2 if planes else 2 * triton_moments.COLUMNS.value), device=device),
             torch.zeros(columns_before, dtype=torch.int32, device=device),
@@ -159,10 +174,10 @@ class StepPlan:
     def __init__(self, flag: Tensor, shapes: Sequence[Shape], device: torch.device) -> None:
         """Cut the work; each shape is that of the weights. The kernel sets the flag if something is not finite."""
         work: list[np.ndarray] = []
+        share = sum(map(math.prod, shapes)) // _STEP_PROGRAMS
         for index, (groups, outputs, inputs, sites) in enumerate(shapes):
             # Each program of a layer begins with the statistics of all columns, which is to be the lesser part.
-            rows, columns = groups * outputs, groups * inputs * sites
-            together = max(1, rows // _MAX_PROGRAMS, min(rows // _MIN_PROGRAMS, columns // _MANY_COLUMNS))
+            together = max(1, share // (inputs * sites))
             first = np.arange(0, outputs, together)
             begins = (np.arange(groups)[:, None] * outputs + first).ravel()
             ends = (np.arange(groups)[:, None] * outputs + np.minimum(first + together, outputs)).ravel()

@@ -7,7 +7,8 @@ from trimtab.bnp.backends import record
 from trimtab.bnp.row_sums import COUNTS as _COUNTS
 
 SPAN = tl.constexpr(1024)  # columns that are looked at at once in a step
-WEIGHTS = tl.constexpr(512)  # weights of one output that are changed at once
+ROWS = tl.constexpr(4)  # outputs that are changed at once,
+WEIGHTS = tl.constexpr(256)  # so many weights of each
 
 # The places of a layer's numbers in its record, and what stands in some of them.
 WEIGHT = tl.constexpr(record.PLACES["weight"])
@@ -169,11 +170,12 @@ def precondition(
     added = eps1 * tl.max(most) + eps2
 
     has_bias = bias_address != 0
-    weight = tl.load(row + WEIGHT).to(tl.pointer_type(tl.float32)) + first_output.to(tl.int64) * width
-    bias = bias_address.to(tl.pointer_type(tl.float32)) + first_output
-    for _ in range(first_output, tl.where(seen, end_output, first_output)):
-        b = tl.load(bias, mask=has_bias, other=0.0)
-        sums = tl.zeros([WEIGHTS], tl.float32)
+    weights = tl.load(row + WEIGHT).to(tl.pointer_type(tl.float32))
+    biases = bias_address.to(tl.pointer_type(tl.float32))
+    for begin_output in range(first_output, tl.where(seen, end_output, first_output), ROWS):
+        output = begin_output + tl.arange(0, ROWS)
+        b = tl.load(biases + output, mask=has_bias & (output < end_output), other=0.0)
+        sums = tl.zeros([ROWS], tl.float32)
         for begin in range(0, width, WEIGHTS):
             at = begin + tl.arange(0, WEIGHTS)
             inside = at < width
@@ -182,16 +184,17 @@ def precondition(
                 row, column, inside, columns, single, usable, undo, by, started, step,
                 DEBIAS, USE_BATCH, SECOND_MOMENT, FOLD,
             )  # fmt: skip
-            m = tl.where(has_bias, m, 0.0)
-            w = (tl.load(weight + at, mask=inside, other=0.0) - m * b) * (1.0 / (q2 * (v + added)))
-            tl.store(weight + at, w, mask=inside)
-            sums += tl.where(inside, m * w, 0.0)  # 0 times infinity is NaN, so nothing that is not finite gets lost
-        b = b / q2 - tl.sum(sums)
-        tl.store(bias, b, mask=has_bias)
-        if b * 0 != 0:
+            m = tl.where(has_bias & inside, m, 0.0)[None, :]
+            weight = weights + output.to(tl.int64)[:, None] * width + at[None, :]
+            mask = (output < end_output)[:, None] & inside[None, :]
+            scale = 1.0 / (q2 * (v + added))
+            w = (tl.load(weight, mask=mask, other=0.0) - m * b[:, None]) * scale[None, :]
+            tl.store(weight, w, mask=mask)
+            sums += tl.sum(tl.where(mask, m * w, 0.0), 1)  # 0 times infinity is NaN, so nothing infinite gets lost
+        b = b / q2 - sums
+        tl.store(biases + output, b, mask=has_bias & (output < end_output))
+        if tl.sum(tl.where(output < end_output, b * 0, 0.0)) != 0:
             tl.store(flags + layer * 2, 1)
-        weight += width
-        bias += 1
     tl.debug_barrier()
     if tl.atomic_add(flags + layer * 2 + 1, 1, sem="acq_rel") == programs - 1:
         good = usable & (tl.atomic_xchg(flags + layer * 2, 0) == 0)
