@@ -152,7 +152,7 @@ class Doctor:
             ModuleNotFoundError: If matplotlib is not installed.
         """
         diagnosis = self.diagnosis()
-        kept = RandomState(self._model, [])  # importing what draws takes a number from Python's generator
+        kept = RandomState(self._model.modules(), [])  # importing what draws takes a number from Python's generator
         try:
             from trimtab.doctor.page import write_page
 
@@ -301,7 +301,7 @@ def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
 def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
     """The first batches of a loader, which draws from its own or the training's generators when it begins."""
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    state = RandomState(model, devices, sources=[validation])
+    state = RandomState(model.modules(), devices, sources=[validation])
     try:
         device = next(model.parameters()).device  # a loop moves its batches there itself, a loader does not
         batches = [on_device(copied_batch(batch), device) for batch in islice(validation, VALIDATION_BATCHES)]

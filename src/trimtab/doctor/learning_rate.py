@@ -184,7 +184,7 @@ def suggest_lr(
     wanted = STEPS if steps is None else steps
     length = wanted if training_steps is None else min(wanted, training_steps)
     inner = IsolatedModel(model).model  # which says what is wrong with a model
-    kept = RandomState(inner, devices_of(inner), sources=[batches, validation])
+    kept = RandomState(inner.modules(), devices_of(inner), sources=[batches, validation])
     try:
         drawn = draw(batches, length, validation)
     finally:

@@ -174,7 +174,7 @@ class Trials:
 
     def _random_state(self) -> RandomState:
         model = self._surface.isolated.model
-        return RandomState(model, devices_of(model))
+        return RandomState(model.modules(), devices_of(model))
 
     def _held_out(self) -> float:
         losses = []

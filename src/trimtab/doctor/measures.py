@@ -185,9 +185,9 @@ def batch_beside_running(
         return math.nan, math.nan
     share, scale = norm.momentum, variance + norm.eps
     shift = np.square((new_mean - mean) / share) / scale
-    ratio = (variance + (new_variance - variance) / share) / scale
-    middle = math.nan if np.isnan(ratio).any() else float(np.sort(ratio)[(len(ratio) - 1) // 2])
-    return float(shift.mean()), middle
+    ratio = np.sort((variance + (new_variance - variance) / share) / scale)
+    middle = math.nan if math.isnan(ratio[-1]) else float(ratio[(len(ratio) - 1) // 2])  # NaN comes last
+    return float(shift.sum()) / len(shift), middle
 
 
 def gradients_of_outputs(layers: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:

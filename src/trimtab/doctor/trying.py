@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -79,10 +80,8 @@ def try_step(
     # All in one run of the isolated model, which takes as long to begin as a step.
     moving = MovingPoint(surface.isolated)
     here = _Here(surface, surface.on(other), moving, way, surface.moved(way, -1.0))
-    trained = surface.isolated.run(lambda: _trained(here, lr, question), moving.leaves)
-    own_batches = [own] if question.running else []
-    evaluated, validation = _evaluated(model, loss_fn, own_batches, question.validation, here.before)
-    return Trial(step=step, lr=lr, multiples=MULTIPLES, evaluated=evaluated, validation=validation, **trained)
+    measured = surface.isolated.run(lambda: _measured(here, own, lr, question), moving.leaves)
+    return Trial(step=step, lr=lr, multiples=MULTIPLES, **measured)
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,18 @@ class _Here:
         self.moving.move(point)
         return _finite(float(_loss(self.other)))
 
+    def evaluated(self, batches: Iterable[Any]) -> float:
+        """The mean loss of batches in evaluation mode before the step; NaN without one, infinite if one is."""
+        losses = []
+        for batch in batches:
+            self.moving.move(self.before)  # which also restores the modes
+            self.own.isolated.model.eval()
+            losses.append(_loss(self.own.on(batch)))
+        return fmean(_finite(float(loss)) for loss in losses) if losses else math.nan
 
-def _trained(here: _Here, lr: float, question: Question) -> dict[str, Any]:
-    """The fields of a `Trial` that are measured as in training."""
+
+def _measured(here: _Here, own: Any, lr: float, question: Question) -> dict[str, Any]:
+    """The fields of a `Trial`."""
     way, before = here.way, here.before
     loss, gradient = here.gradient()
     found: dict[str, Any] = {"loss": check_finite(loss, gradient), "promised": -_dot(gradient, way)}
@@ -141,6 +149,8 @@ def _trained(here: _Here, lr: float, question: Question) -> dict[str, Any]:
         found["undone"] = _undone(gradient, before, lr * question.decay, way)
     if question.half:
         found["underflow"] = _underflow(gradient, here.gradient(LOSS_SCALE)[1])
+    found["evaluated"] = here.evaluated([own] if question.running else [])
+    found["validation"] = here.evaluated(question.validation)
     return found
 
 
@@ -156,31 +166,6 @@ def _loss(surface: Surface) -> Tensor:
 
 def _finite(loss: float) -> float:
     return loss if math.isfinite(loss) else math.inf
-
-
-def _evaluated(
-    model: nn.Module, loss_fn: LossFunction, own: Sequence[Any], validation: Sequence[Any], point: Point
-) -> tuple[float, float]:
-    """The means over two lists of batches in evaluation mode, NaN for an empty one."""
-    batches = [*own, *validation]
-    if not batches:
-        return math.nan, math.nan
-    surface = Surface(model, loss_fn, None, statistics="running")
-
-    def each() -> list[Tensor]:
-        losses = []
-        for batch in batches:
-            surface.isolated.rewind()
-            losses.append(_loss(surface.on(batch)))
-        return losses
-
-    losses = [_finite(float(loss)) for loss in surface.isolated.run(each, point)]
-    return _mean(losses[: len(own)]), _mean(losses[len(own) :])
-
-
-def _mean(values: Iterable[float]) -> float:
-    several = list(values)
-    return sum(several) / len(several) if several else math.nan
 
 
 def _without(way: Point, layer: str, here: Point) -> dict[str, Tensor]:

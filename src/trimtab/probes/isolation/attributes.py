@@ -1,6 +1,7 @@
 """The attributes of modules beside parameters and buffers: modes, counters, lists, tensors."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,15 +11,15 @@ _PLAIN = frozenset({bool, int, float, str, tuple, type(None)})
 
 
 class ModuleAttributes:
-    """A snapshot of the attributes of all modules of a model.
+    """A snapshot of the attributes of modules, mostly of all that a model has.
 
     `replace_by_copies` puts copies in the place of containers and tensors, also of the containers in which a module has
     its parameters, buffers and submodules. What is done to them until `restore` is done to the copies. The copies are
     shallow: a list in a list, or an object of a class of the user's, is shared with the original.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._snapshots = [(vars(module), dict(vars(module))) for module in model.modules()]
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._snapshots = [(vars(module), dict(vars(module))) for module in modules]
 
     def replace_by_copies(self) -> None:
         """Put copies of containers and tensors in their place."""

@@ -50,10 +50,11 @@ class IsolatedModel:
         self.model = _unwrapped(model)
         self.statistics = canonical_statistics(statistics)
         self.dropout = dropout
-        tensors = [*self.model.parameters(), *self.model.buffers()]
+        parameters = dict(self.model.named_parameters())
+        tensors = [*parameters.values(), *self.model.buffers()]
         if any(isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer) for tensor in tensors):
             raise ValueError("The model has lazy layers without parameters yet; call it once before it is measured.")
-        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        self.parameters = {name: p.detach() for name, p in parameters.items() if p.requires_grad}
         if not self.parameters:
             raise ValueError("The model has no parameter that is trained, so that there is nothing to measure.")
         self._runner = _Runner(self.model)
@@ -86,12 +87,13 @@ class IsolatedModel:
         # Parameters that are not trained may change in a forward, as a moving average does.
         all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
         others = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
-        random_state, attributes = RandomState(self.model, self._devices), ModuleAttributes(self.model)
+        modules = list(self.model.modules())
+        random_state, attributes = RandomState(modules, self._devices), ModuleAttributes(modules)
         with DeferredSignals() as signals, paused(self.model), _casts_not_kept(self._device_types):
             try:
                 attributes.replace_by_copies()
                 self._set_modes()
-                self._running = _Beginning(others, random_state, ModuleAttributes(self.model))
+                self._running = _Beginning(others, random_state, ModuleAttributes(modules))
 
                 def interruptible() -> T:
                     with signals.delivered():

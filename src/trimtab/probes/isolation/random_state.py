@@ -18,17 +18,17 @@ class RandomState:
     """A snapshot of the generators of Python, numpy and torch, and of those that a model has itself.
 
     Args:
-        model: Its modules may have generators as attributes, also in lists and dictionaries.
+        modules: Of a model; they may have generators as attributes, also in lists and dictionaries.
         devices: The CUDA devices whose generators belong to the snapshot.
         sources: Objects, such as loaders, that may have generators as attributes, or samplers that do.
     """
 
-    def __init__(self, model: nn.Module, devices: list[int], sources: Iterable[object] = ()) -> None:
+    def __init__(self, modules: Iterable[nn.Module], devices: Iterable[int], sources: Iterable[object] = ()) -> None:
         self._python = random.getstate()
         self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-        holders = [vars(module) for module in model.modules()]
+        holders = [vars(module) for module in modules]
         holders += [attributes for source in sources for attributes in _attributes(source)]
         self._generators = [(each, _state(each)) for held in holders for each in _generators(held.values())]
 
