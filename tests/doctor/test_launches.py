@@ -11,6 +11,7 @@ from tests.doctor.trainings import cross_entropy
 from trimtab import Doctor
 from trimtab.doctor.probing import probe_model
 from trimtab.networks import build
+from trimtab.probes.isolation import IsolatedModel
 
 VIEWS = "view detach alias aten.t. transpose expand as_strided slice select squeeze permute split unbind empty set_"
 
@@ -58,6 +59,23 @@ def test_looks_take_less_operations_than_a_step_and_trials_as_many_as_a_few() ->
     assert sum(light[:2]) - 2 * step < 0.8 * step  # with activations
     # In step 1 the step before is tried.
     assert operations_of_steps(model, "standard", 2)[1] - light[1] < 6.5 * step
+
+
+def test_a_trial_is_one_run_of_the_isolated_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To begin one takes as long as a step, whatever the model computes."""
+    runs = 0
+    run = IsolatedModel.run
+
+    def counted(*args: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return run(*args)
+
+    monkeypatch.setattr(IsolatedModel, "run", counted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    operations_of_steps(model, "standard", 3)  # with the trials of step 0
+    assert runs == 1
 
 
 @pytest.mark.slow

@@ -3,37 +3,33 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trimtab import _torch
-from trimtab.bnp import bnps_attached_to
 from trimtab.bnp.attachment import innermost
 from trimtab.doctor import suspicion
 from trimtab.doctor.checks import check_doctor, check_step
+from trimtab.doctor.facts import facts_of, kept_batches
 from trimtab.doctor.finding import Diagnosis
+from trimtab.doctor.measures import Packed
+from trimtab.doctor.parts import compiled_layers
 from trimtab.doctor.pooling import joined
 from trimtab.doctor.probing import probe_model
-from trimtab.doctor.record import Facts, Look, Problem, Record, Trial
+from trimtab.doctor.record import Look, Problem, Record, Trial
 from trimtab.doctor.rules import judge
 from trimtab.doctor.schedule import TRY_EVERY, WAY, Level, Schedule
 from trimtab.doctor.trying import Question, try_step
-from trimtab.doctor.watch import Taken, Watch, compiled_layers, largest_option, running_norms
-from trimtab.probes.batches import on_device, samples_of
+from trimtab.doctor.watch import Followed, Taken, Watch
 from trimtab.probes.isolation import IsolatedModel
 from trimtab.probes.isolation.random_state import RandomState
 from trimtab.probes.result import CannotMeasure, LossFunction
 from trimtab.probes.surface import copied_batch
-from trimtab.theory.from_model.known import BATCH, SAMPLE
 
-VALIDATION_BATCHES = 4
-"""So many batches of validation data are read, once, and kept."""
 POOL = 8
 POOLED_UP_TO = 32
 """Batches of at most so many samples are joined, eight to one, where a batch alone is too small to tell."""
@@ -57,7 +53,7 @@ class Doctor:
         every: Steps between two trials, and twice the steps between two looks; for short trainings.
 
     Attributes:
-        record: All that was measured.
+        record: All that was measured; on a GPU it is waited for.
 
     Raises:
         TypeError: If one of these is something else.
@@ -98,15 +94,17 @@ class Doctor:
         check_doctor(model, optimizer, loss_fn, level, validation)
         if not isinstance(every, int) or isinstance(every, bool) or every < 2:
             raise ValueError(f"every must be a whole number of steps, 2 or larger, not {every!r}.")
-        self.record = Record(level=level)
+        self._record = Record(level=level)
         self._model = IsolatedModel(model).model
         self._optimizer, self._loss_fn = optimizer, loss_fn
         self._schedule = Schedule(level, every)
-        self._validation = _kept(self._model, validation) if validation is not None and level != "light" else []
+        self._validation = kept_batches(self._model, validation) if validation is not None and level != "light" else []
         compiled = self._model in compiled_layers(model)  # it may be compiled by what it is wrapped in
         self._watch = Watch(self._model, optimizer, hooks=not compiled)
-        self._losses: list[Tensor] = []
+        self._losses: list[Tensor] = []  # on their device still
+        self._sent: list[Packed[int]] = []  # losses that are on their way to the host
         self._taken: tuple[Taken, Any] | None = None
+        self._followed: Followed | None = None
         self._pool: deque[Any] = deque(maxlen=POOL)
         self._way_from: tuple[int, dict[str, Tensor]] = 0, {}  # an earlier trial's step, and the parameters there
         self._step = 0
@@ -127,11 +125,12 @@ class Doctor:
         """
         if not self._step:
             check_step(self._model, loss, stepped=self._watch.stepped)
-            self.record.facts = _facts(self._model, self._optimizer, batch)
+            self._record.facts = facts_of(self._model, self._optimizer, batch)
         self._attempt("loss", lambda: self._losses.append(loss.detach().reshape(()).clone()))
+        self._finish_look()
         if self._taken is not None:
             (taken, own), self._taken = self._taken, None
-            self._attempt("look", lambda: self._finish(taken, own, batch))
+            self._attempt("look", lambda: self._follow(taken, own, batch))
         if self._pooling(self._step):
             self._attempt("noise", lambda: self._pool.append(copied_batch(batch)))
         if self._schedule.look(self._step):
@@ -140,9 +139,17 @@ class Doctor:
         if self._schedule.look(self._step):
             self._attempt("hooks", self._arm)
 
+    @property
+    def record(self) -> Record:  # noqa: D102 - see the class
+        self._finish_look()
+        self._send_losses()
+        for losses in self._sent:
+            self._record.losses += [array.item() for array in losses.arrays().values()]
+        self._sent.clear()
+        return self._record
+
     def diagnosis(self) -> Diagnosis:
         """What the doctor has to say by now."""
-        self._flush()
         return judge(self.record)
 
     def report(self, path: str | Path) -> None:
@@ -197,21 +204,29 @@ class Doctor:
             self._problem("activations", f"{layer}: {why}")
         self._watch.failures.clear()
 
-    def _finish(self, taken: Taken, own: Any, batch: Any) -> None:
-        """The look at the step before, and its trial, now that it is known where it has led."""
-        self._flush()
-        look, moved = self._watch.finish(taken)
-        self.record.looks.append(look)
-        if not self._schedule.trial(taken.step):
+    def _follow(self, taken: Taken, own: Any, batch: Any) -> None:
+        """The look at the step before, now that it is known where that has led, and its trial."""
+        self._send_losses()
+        self._followed, moved = self._watch.follow(taken)
+        if not self._schedule.trial(taken.step) or (look := self._finish_look()) is None:
             return
         if self._attempt("trial", lambda: self._try(look, moved, own, batch, self._way_to(taken))):
-            for name in self._schedule.probes(len(self.record.trials) - 1):
+            for name in self._schedule.probes(len(self._record.trials) - 1):
                 probed = self._pooled(own) if name == "noise" else own
                 result = probe_model(name, self._model, self._optimizer, self._loss_fn, probed, self._schedule.level)
                 if result.problem is not None:
                     self._problem(name, result.problem, taken.step)
                 else:
-                    self.record.probed.setdefault(name, []).append((taken.step, result))
+                    self._record.probed.setdefault(name, []).append((taken.step, result))
+
+    def _finish_look(self) -> Look | None:
+        """Enter the look that is left, whose numbers were sent to the host at the last step; None if there is none."""
+        followed, self._followed = self._followed, None
+        looks: list[Look] = []
+        if followed is not None:
+            self._attempt("look", lambda: looks.append(self._watch.result(followed)))
+        self._record.looks += looks
+        return looks[0] if looks else None
 
     def _try(self, look: Look, moved: dict[str, Tensor], own: Any, other: Any, path: dict[str, Tensor] | None) -> None:
         rescaled = {**suspicion.large_signals(look), **suspicion.small_signals(look)}
@@ -219,8 +234,8 @@ class Doctor:
             path=path,
             without=tuple(suspicion.out_of_proportion(look)),
             rescaled={name: 1 / gain for name, gain in rescaled.items()},
-            running=bool(self.record.facts.batchnorms),
-            decay=self.record.facts.weight_decay,
+            running=bool(self._record.facts.batchnorms),
+            decay=self._record.facts.weight_decay,
             half=look.half,
             validation=self._validation,
         )
@@ -230,12 +245,12 @@ class Doctor:
             return try_step(self._model, self._loss_fn, moved, own, other, step=step, lr=lr, question=question)
 
         try:
-            self.record.trials.append(trial())
+            self._record.trials.append(trial())
         except Exception as error:
             if not self._validation:
                 raise
             question = replace(question, validation=())
-            self.record.trials.append(trial())
+            self._record.trials.append(trial())
             self._validation = []  # the rest does not fail
             self._problem("validation", f"{type(error).__name__}: {error}", step)
 
@@ -251,7 +266,7 @@ class Doctor:
         return dict(zip(taken.before, moved, strict=True))
 
     def _pooling(self, step: int) -> bool:
-        small = 0 < self.record.facts.batch_size <= POOLED_UP_TO
+        small = 0 < self._record.facts.batch_size <= POOLED_UP_TO
         return small and self._schedule.before_trial(step, POOL)
 
     def _pooled(self, own: Any) -> Any:
@@ -264,10 +279,10 @@ class Doctor:
         except CannotMeasure:
             return own
 
-    def _flush(self) -> None:
+    def _send_losses(self) -> None:
         if self._losses:
-            self.record.losses += torch.stack(self._losses).tolist()
-            self._losses.clear()
+            self._sent.append(Packed(dict(enumerate(self._losses))))
+            self._losses = []
 
     def _attempt(self, what: str, do: Any) -> bool:
         """Do something; whether it went well. A training of days must not end because of a measurement."""
@@ -282,31 +297,4 @@ class Doctor:
         return False
 
     def _problem(self, what: str, sentence: str, step: int | None = None) -> None:
-        self.record.problems.append(Problem(step=self._step if step is None else step, what=what, sentence=sentence))
-
-
-def _facts(model: nn.Module, optimizer: Optimizer, batch: Any) -> Facts:
-    kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
-    return Facts(
-        optimizer=type(optimizer).__name__,
-        weight_decay=largest_option(optimizer, "weight_decay"),
-        batch_size=samples_of(batch) or 0,
-        batchnorms=tuple(name for name, _ in running_norms(model)),
-        normalized=any(isinstance(module, (*BATCH, *SAMPLE)) for module in model.modules()),
-        bnp=bool(bnps_attached_to(optimizer)),
-        dtype=", ".join(sorted(kinds)),
-    )
-
-
-def _kept(model: nn.Module, validation: Iterable[Any]) -> list[Any]:
-    """The first batches of a loader, which draws from its own or the training's generators when it begins."""
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    state = RandomState(model.modules(), devices, sources=[validation])
-    try:
-        device = next(model.parameters()).device  # a loop moves its batches there itself, a loader does not
-        batches = [on_device(copied_batch(batch), device) for batch in islice(validation, VALIDATION_BATCHES)]
-    finally:
-        state.restore()
-    if not batches:
-        raise ValueError("validation has no batch; an iterator that was read before is at its end, a loader is not.")
-    return batches
+        self._record.problems.append(Problem(step=self._step if step is None else step, what=what, sentence=sentence))

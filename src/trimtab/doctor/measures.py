@@ -1,7 +1,8 @@
 """What a look takes from tensors.
 
-On a GPU each operation is a launch, whatever it computes, and so is each transfer. So a look takes from a large tensor
-a few numbers for each output or channel, brings those of all layers to the host together, and does the rest there.
+On a GPU each operation is a launch, whatever it computes, and who waits for a number waits for all that was launched
+before. So a look takes from a large tensor a few numbers for each output or channel, sends those of all layers to the
+host together, and does the rest there, once they have arrived.
 """
 
 import math
@@ -23,31 +24,49 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Packed(Generic[Key]):
-    """Copies of tensors as they are now, those of one type and device in one piece of memory."""
+    """Tensors as they are now, on their way to the host, those of one type and device in one piece.
+
+    On a GPU nobody waits for them: whoever asks for them a step later finds them there.
+    """
 
     @torch.no_grad()
     def __init__(self, tensors: Mapping[Key, Tensor]) -> None:
         groups: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
         for key, tensor in tensors.items():
             groups.setdefault((tensor.dtype, tensor.device), {})[key] = tensor
-        self._packed = [
-            (
-                list(group),
-                [tensor.numel() for tensor in group.values()],
-                torch.cat([tensor if tensor.ndim == 1 else tensor.reshape(-1) for tensor in group.values()]),
-            )
-            for group in groups.values()
+        self._pieces = [
+            (list(group), [each.numel() for each in group.values()], _sent(group)) for group in groups.values()
+        ]
+        self._arrived = [
+            torch.cuda.current_stream(device).record_event() for _, device in groups if device.type == "cuda"
         ]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which wait for nothing."""
+        self._wait()
+        return vars(self)
+
+    def _wait(self) -> None:
+        for event in self._arrived:
+            event.synchronize()
+        self._arrived = []
+
     def arrays(self) -> dict[Key, Array]:
-        """All of them on the host, flat and in float64; one transfer for each piece."""
+        """All of them, flat and in float64."""
+        self._wait()
         found: dict[Key, Array] = {}
-        for keys, sizes, values in self._packed:
+        for keys, sizes, values in self._pieces:
             numbers, begin = values.cpu().double().numpy(), 0
             for key, size in zip(keys, sizes, strict=True):
                 found[key] = numbers[begin : begin + size]
                 begin += size
         return found
+
+
+def _sent(tensors: Mapping[Any, Tensor]) -> Tensor:
+    """All of them in one, on the way to the host if they are on an NVIDIA GPU."""
+    whole = torch.cat([tensor if tensor.ndim == 1 else tensor.reshape(-1) for tensor in tensors.values()])
+    return whole.to("cpu", non_blocking=True) if whole.is_cuda else whole
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Tries a step that a training has taken: how far the loss follows it, on its own batch and on another."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from trimtab import _torch
 from trimtab.bnp.algorithm.moments import at_least_float32
+from trimtab.doctor.measures import Packed
 from trimtab.doctor.record import PATH, Trial
 from trimtab.probes.isolation import Point
 from trimtab.probes.result import CannotMeasure, LossFunction
-from trimtab.probes.surface import MovingPoint, Surface, check_finite, differentiate
+from trimtab.probes.surface import MovingPoint, Surface, differentiate, ends_of, finite_loss
 
 MULTIPLES = (1 / 8, 1 / 2, 1.0, 2.0, 8.0)
 """Of the step: from far too long to far too short, each a forward."""
@@ -75,13 +76,38 @@ def try_step(
     """
     surface = Surface(model, loss_fn, own)
     way = _completed(moved, surface.here)
-    if not any(bool(value.any()) for value in way.values()):
-        raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
     # All in one run of the isolated model, which takes as long to begin as a step.
     moving = MovingPoint(surface.isolated)
     here = _Here(surface, surface.on(other), moving, way, surface.moved(way, -1.0))
-    measured = surface.isolated.run(lambda: _measured(here, own, lr, question), moving.leaves)
-    return Trial(step=step, lr=lr, multiples=MULTIPLES, **measured)
+    numbers = surface.isolated.run(lambda: Packed(_measured(here, own, question)), moving.leaves).arrays()
+    if not numbers["moved", None].any():
+        raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
+
+    def number(what: str, about: Any = None) -> float:
+        return numbers[what, about].item() if (what, about) in numbers else math.nan
+
+    def several(what: str) -> dict[Any, float]:
+        return {about: array.item() for (name, about), array in numbers.items() if name == what}
+
+    promised, evaluated, validation = -number("slope"), several("evaluated").values(), several("validation").values()
+    return Trial(
+        step=step,
+        lr=lr,
+        loss=finite_loss(number("loss"), numbers["ends", None]),
+        after=number("after"),
+        promised=promised,
+        multiples=MULTIPLES,
+        others=tuple(number("other", multiple) for multiple in MULTIPLES),
+        other=number("other", 0.0),
+        evaluated=_mean(evaluated),
+        grown=_or_infinite(number("grown")) if question.decay else math.nan,
+        path=tuple(several("path").values()),
+        without={name: _or_infinite(loss) for name, loss in several("without").items()},
+        rescaled={name: _or_infinite(loss) for name, loss in several("rescaled").items()},
+        undone=_undone(promised, -number("decayed"), lr * question.decay),
+        underflow=number("lost") / max(sum(value.numel() for value in way.values()), 1),
+        validation=_mean(validation),
+    )
 
 
 @dataclass(frozen=True)
@@ -108,49 +134,53 @@ class _Here:
         loss = self.own.loss_in_graph() * scale
         return loss.detach(), differentiate(loss, self.moving.leaves)
 
-    def along(self, surface: Surface, way: Point, multiples: Iterable[float]) -> list[float]:
-        """The loss after multiples of a way that has been gone."""
-        losses = []
-        for multiple in multiples:
-            self.moving.move(surface.here, way, multiple - 1.0)
-            losses.append(_loss(surface))
-        return torch.stack(losses).tolist()
+    def along(self, surface: Surface, way: Point, multiple: float) -> Tensor:
+        """The loss after a multiple of a way that has been gone."""
+        self.moving.move(surface.here, way, multiple - 1.0)
+        return _loss(surface)
 
-    def at(self, point: Point) -> float:
-        """The loss of the other batch at a point, infinite if it is not finite."""
+    def at(self, point: Point) -> Tensor:
+        """The loss of the other batch at a point."""
         self.moving.move(point)
-        return _finite(float(_loss(self.other)))
+        return _loss(self.other)
 
-    def evaluated(self, batches: Iterable[Any]) -> float:
-        """The mean loss of batches in evaluation mode before the step; NaN without one, infinite if one is."""
-        losses = []
-        for batch in batches:
-            self.moving.move(self.before)  # which also restores the modes
-            self.own.isolated.model.eval()
-            losses.append(_loss(self.own.on(batch)))
-        return fmean(_finite(float(loss)) for loss in losses) if losses else math.nan
+    def evaluated(self, batch: Any) -> Tensor:
+        """The loss of a batch in evaluation mode, before the step."""
+        self.moving.move(self.before)  # which also restores the modes
+        self.own.isolated.model.eval()
+        return _loss(self.own.on(batch))
 
 
-def _measured(here: _Here, own: Any, lr: float, question: Question) -> dict[str, Any]:
-    """The fields of a `Trial`."""
+def _measured(here: _Here, own: Any, question: Question) -> dict[tuple[str, Any], Tensor]:
+    """All that a trial measures, by what it is and what it is about; still on its device, so that nothing waits."""
     way, before = here.way, here.before
     loss, gradient = here.gradient()
-    found: dict[str, Any] = {"loss": check_finite(loss, gradient), "promised": -_dot(gradient, way)}
-    (found["after"],) = here.along(here.own, way, [1.0])
-    found["other"], *others = here.along(here.other, way, [0.0, *MULTIPLES])
-    found["others"] = tuple(others)
+    found: dict[tuple[str, Any], Tensor] = {
+        ("moved", None): ends_of(list(way.values())),
+        ("ends", None): ends_of(list(gradient.values())),
+        ("loss", None): loss,
+        ("slope", None): _dot(gradient, way),
+        ("after", None): here.along(here.own, way, 1.0),
+    }
+    for multiple in (0.0, *MULTIPLES):
+        found["other", multiple] = here.along(here.other, way, multiple)
     if question.path is not None:
         path = _completed(question.path, before)
-        found["path"] = tuple(here.along(here.other, path, [1 + a for a in PATH]))
-    found["without"] = {name: here.at(_without(way, name, here.own.here)) for name in question.without}
-    found["rescaled"] = {name: here.at(_rescaled(before, name, by)) for name, by in question.rescaled.items()}
+        for a in PATH:
+            found["path", a] = here.along(here.other, path, 1 + a)
+    for name in question.without:
+        found["without", name] = here.at(_without(way, name, here.own.here))
+    for name, factor in question.rescaled.items():
+        found["rescaled", name] = here.at(_rescaled(before, name, factor))
     if question.decay:
-        found["grown"] = here.at({name: (1 + GROWTH) * value for name, value in before.items()})
-        found["undone"] = _undone(gradient, before, lr * question.decay, way)
+        found["grown", None] = here.at({name: (1 + GROWTH) * value for name, value in before.items()})
+        found["decayed", None] = _dot(gradient, before)
     if question.half:
-        found["underflow"] = _underflow(gradient, here.gradient(LOSS_SCALE)[1])
-    found["evaluated"] = here.evaluated([own] if question.running else [])
-    found["validation"] = here.evaluated(question.validation)
+        found["lost", None] = _lost(gradient, here.gradient(LOSS_SCALE)[1])
+    if question.running:
+        found["evaluated", None] = here.evaluated(own)
+    for i, batch in enumerate(question.validation):
+        found["validation", i] = here.evaluated(batch)
     return found
 
 
@@ -164,8 +194,12 @@ def _loss(surface: Surface) -> Tensor:
         return surface.loss_in_graph().clone()  # it may be one tensor that is written to again and again
 
 
-def _finite(loss: float) -> float:
+def _or_infinite(loss: float) -> float:
     return loss if math.isfinite(loss) else math.inf
+
+
+def _mean(losses: Collection[float]) -> float:
+    return fmean(map(_or_infinite, losses)) if losses else math.nan
 
 
 def _without(way: Point, layer: str, here: Point) -> dict[str, Tensor]:
@@ -179,24 +213,23 @@ def _rescaled(before: Point, layer: str, factor: float) -> dict[str, Tensor]:
     return {name: factor * value if name == weight else value for name, value in before.items()}
 
 
-def _dot(a: Point, b: Point) -> float:
+def _dot(a: Point, b: Point) -> Tensor:
     # Not in half precision, where a gradient times a small step is 0.
     ours, theirs = ([at_least_float32(point[name]) for name in a] for point in (a, b))
     products = torch.cat([each.reshape(-1) for each in _torch.multiply_all(ours, theirs)])
-    return float(products.sum(dtype=torch.float64))
+    return products.sum(dtype=torch.float64)
 
 
-def _undone(gradient: Point, before: Point, strength: float, way: Point) -> float:
+def _undone(promised: float, decayed: float, strength: float) -> float:
     """The share of the promised decrease that decay takes back: lr·wd·(-g·θ) over what the rest promises."""
     if not strength:
         return math.nan
-    taken = strength * -_dot(gradient, before)
-    rest = -_dot(gradient, way) + taken
+    taken = strength * decayed
+    rest = promised + taken
     return taken / rest if rest > 0 else math.nan
 
 
-def _underflow(gradient: Point, scaled: Point) -> float:
-    """The share of entries that are 0 in the gradient and not in that of a loss that was scaled up first."""
-    lost = sum(int(((gradient[name] == 0) & (value != 0) & value.isfinite()).sum()) for name, value in scaled.items())
-    total = sum(value.numel() for value in gradient.values())
-    return lost / max(total, 1)
+def _lost(gradient: Point, scaled: Point) -> Tensor:
+    """How many entries are 0 in the gradient and not in that of a loss that was scaled up first."""
+    lost = [((gradient[name] == 0) & (value != 0) & value.isfinite()).sum() for name, value in scaled.items()]
+    return torch.stack(lost).sum()

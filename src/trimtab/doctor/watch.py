@@ -6,8 +6,8 @@ others there is neither.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from trimtab import _torch
-from trimtab.bnp.layers import layer_type
 from trimtab.bnp.rows.hooks import ModuleHook, Pause, can_be_paused
 from trimtab.doctor.measures import (
     Array,
@@ -32,6 +31,14 @@ from trimtab.doctor.measures import (
     running_tensors,
     signal_of,
     tensors_of,
+)
+from trimtab.doctor.parts import (
+    compiled_layers,
+    held_by,
+    largest_option,
+    option,
+    running_norms,
+    weighted_layers,
 )
 from trimtab.doctor.record import LayerLook, Look, NormLook
 
@@ -70,6 +77,19 @@ class Taken:
     norms: dict[str, Any]
     values: dict[str, float]
     half: bool
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A look at a step that has been taken.
+
+    Attributes:
+        taken: The look, without the parameters.
+        steps: How far each parameter was moved.
+    """
+
+    taken: Taken
+    steps: Packed[str]
 
 
 class Watch:
@@ -172,12 +192,17 @@ class Watch:
         return taken
 
     @torch.no_grad()
-    def finish(self, taken: Taken) -> tuple[Look, dict[str, Tensor]]:
-        """The look, and the step that was taken since: where it has led less where it began."""
+    def follow(self, taken: Taken) -> tuple[Followed, dict[str, Tensor]]:
+        """The step that was taken since: where it has led less where it began."""
         now = {name: p for name, p in self._model.named_parameters() if name in taken.before}
         before = [taken.before[name] for name in now]
         moved = dict(zip(now, _torch.subtract_all(list(now.values()), before), strict=True))
-        steps, numbers = Packed(norms_of(moved)).arrays(), taken.numbers.arrays()
+        return Followed(replace(taken, before={}), Packed(norms_of(moved))), moved
+
+    def result(self, followed: Followed) -> Look:
+        """The look, from numbers that are on the host by now, or are waited for."""
+        taken = followed.taken
+        steps, numbers = followed.steps.arrays(), taken.numbers.arrays()
         silent = {name: _silent(name, numbers) for name in taken.entries}
         dead = self._dead(silent)
         looks = []
@@ -201,7 +226,7 @@ class Watch:
         for name, norm in taken.norms.items():
             shift, ratio = batch_beside_running(name, norm, running, numbers)
             norms.append(NormLook(layer=name, shift=shift, ratio=ratio, values=taken.values.get(name, math.nan)))
-        look = Look(
+        return Look(
             step=taken.step,
             lr=taken.lr,
             gradient=math.hypot(*(value.item() for (what, _), value in numbers.items() if what == "gradient")),
@@ -214,7 +239,6 @@ class Watch:
             ),
             half=taken.half,
         )
-        return look, moved
 
     def _call(self, see: Callable[..., None], name: str, *about: Any) -> None:
         """Look at a call of a layer: whatever goes wrong, the training's forward goes on."""
@@ -260,47 +284,3 @@ def _silent(name: str, numbers: Mapping[tuple[str, str], Array]) -> Any:
     """Which outputs of a layer have a gradient of exactly 0, for their weights and bias."""
     silent = numbers["weights", name] == 0
     return silent & (numbers["bias", name] == 0) if ("bias", name) in numbers else silent
-
-
-def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Layers whose own weight is trained: dense ones and convolutions."""
-    found: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        weight = _torch.parameters_of(module).get("weight")
-        if layer_type(module) is not None and weight is not None and weight.requires_grad:
-            found[name] = module
-    return found
-
-
-def compiled_layers(model: nn.Module) -> set[nn.Module]:
-    """All that is within a compiled module, or was called by compiled code: a hook would have that compiled anew."""
-    within = {each for module in model.modules() if _torch.is_compiled(module) for each in module.modules()}
-    called = {m for m in model.modules() if any(map(_torch.was_compiled, _torch.parameters_of(m).values()))}
-    return within | called
-
-
-def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Layers that normalize by the batch and move running averages by a share of it."""
-    for name, module in model.named_modules():
-        # Not getattr, which takes long where there is no such attribute.
-        share = vars(module).get("momentum", getattr(type(module), "momentum", None))
-        if not (isinstance(share, float) and share > 0 and module.training):
-            continue
-        if all(isinstance(getattr(module, name, None), Tensor) for name in ("running_mean", "num_batches_tracked")):
-            yield name, module
-
-
-def held_by(optimizer: Optimizer) -> set[int]:
-    """The parameters that an optimizer moves, by identity."""
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
-
-
-def option(group: Mapping[str, Any], name: str) -> float:
-    """A number of one of an optimizer's groups; 0 if it is not there, or None: some optimizers choose their rate."""
-    value = group.get(name)
-    return 0.0 if value is None else float(value)
-
-
-def largest_option(optimizer: Optimizer, name: str) -> float:
-    """The largest of the groups."""
-    return max((option(group, name) for group in optimizer.param_groups), default=0.0)

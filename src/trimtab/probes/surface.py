@@ -200,25 +200,34 @@ def check_finite(loss: Tensor, gradient: Point) -> float:
     Raises:
         CannotMeasure: If it or something in the gradient is not finite.
     """
+    return finite_loss(_finite(loss), ends_of(list(gradient.values())).tolist())
+
+
+def finite_loss(loss: float, ends: Iterable[float]) -> float:
+    """The loss, if it and the gradient are finite, whose `ends_of` these are.
+
+    Raises:
+        CannotMeasure: If one of them is not.
+    """
     value = _finite(loss)
-    if not all_finite(list(gradient.values())):
+    if not all(map(math.isfinite, ends)):
         raise CannotMeasure("The gradient has entries that are not finite.")
     return value
 
 
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether no tensor has an entry that is infinite or NaN; a GPU is waited for once."""
+def ends_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Some numbers, on the device of the first tensor: all entries of all tensors are finite, or 0, if these are."""
     some = [tensor for tensor in tensors if tensor.numel()]
     if not some:
-        return True
+        return torch.zeros(0)
     if all(tensor.is_cpu for tensor in some):  # a twentieth of the time of the norm there
         ends: Sequence[Tensor] = [end for tensor in some for end in torch.aminmax(tensor)]
     else:
         ends = _torch.norms(some, math.inf)
-    return all(map(math.isfinite, torch.stack([end.to(some[0].device) for end in ends]).tolist()))
+    return torch.stack([end.to(some[0].device) for end in ends])
 
 
-def _finite(loss: Tensor) -> float:
+def _finite(loss: Tensor | float) -> float:
     value = float(loss)
     if not math.isfinite(value):
         raise CannotMeasure(f"The loss is {value}.")
