@@ -5,7 +5,8 @@ tokens in batches of 16, with SGD. A look and a tried step are rare, so each is 
 by calculation over the steps between two of them: blocks of plain steps, blocks in which each step is looked at (every
 eighth of them with activations, as in a long training), and blocks in which every second step is also tried, with the
 way since an earlier one, alternate in one process. The probes of level standard are called by themselves. Printed is
-the median over rounds, and their range.
+the median over rounds, and their range, for the first steps of a training, with two looks for each trial, and for the
+rest of a long one, with one.
 
 Beside it, for ResNet-18, where the package cockpit-for-pytorch is there: its economy tier, in every step as its default
 is, and spread over the steps between two trials of level standard. It knows no gradients of single samples in LayerNorm
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from trimtab import Doctor
 from trimtab.doctor import doctor as doctor_module
 from trimtab.doctor.probing import probe_model
-from trimtab.doctor.schedule import LOOK_EVERY, PROBES, TRY_EVERY, Schedule
+from trimtab.doctor.schedule import LOOK_EVERY, OFTEN, PROBES, TRY_EVERY, Schedule
 from trimtab.networks import build
 from trimtab.records import machine
 
@@ -169,23 +170,23 @@ def main() -> None:
         block(model, make, "standard", clock)  # so that all is loaded and allocated
         probes(model, make, clock)
         beside = case == "ResNet-18" and has_cockpit()
-        light, standard, other = [], [], []
+        looks, trials, other = [], [], []
         for _ in range(told.rounds):
             plain, looked, tried = (block(model, make, level, clock) for level in (None, "light", "standard"))
-            look = (looked - plain) / STEPS
-            light.append(1 + look * STEPS / plain / LOOK_EVERY)
-            trial = (tried - looked) / (STEPS / 2) + probes(model, make, clock)
-            standard.append(light[-1] + trial * STEPS / plain / TRY_EVERY)
+            looks.append((looked - plain) / plain)  # in steps
+            trials.append(((tried - looked) / (STEPS / 2) + probes(model, make, clock)) * STEPS / plain)
             if beside:
                 with warnings.catch_warnings():  # of gradients of samples that BatchNorm mixes
                     warnings.simplefilter("ignore")
                     other.append(cockpit_step(model, make, clock) * STEPS / plain)
-        ratios = {
-            "light": light,
-            "standard": standard,
-            "cockpit economy, in every step": other,
-            f"cockpit economy, in every {TRY_EVERY}th step": [1 + (ratio - 1) / TRY_EVERY for ratio in other],
-        }
+        ratios: dict[str, list[float]] = {}
+        for when, every in ((f"in its first {OFTEN:,} steps", LOOK_EVERY), ("after that", TRY_EVERY)):
+            ratios[f"light, {when}"] = [1 + look / every for look in looks]
+            ratios[f"standard, {when}"] = [
+                1 + look / every + trial / TRY_EVERY for look, trial in zip(looks, trials, strict=True)
+            ]
+        ratios["cockpit economy, in every step"] = other
+        ratios[f"cockpit economy, in every {TRY_EVERY}th step"] = [1 + (ratio - 1) / TRY_EVERY for ratio in other]
         for level, found in ratios.items():
             if not found:
                 continue

@@ -230,9 +230,12 @@ def test_joined_batches_are_cut_apart_again(batch: Any) -> None:
 def test_when_what_is_due() -> None:
     light, standard = Schedule("light"), Schedule("standard")
     assert [step for step in range(130) if light.look(step)] == [0, 4, 8, 16, 32, 64, 96, 128]
+    assert [step for step in range(960, 1160) if light.look(step)] == [960, 992, 1024, 1088, 1152]
+    assert [step for step in range(60, 80) if Schedule("light", 4).look(step)] == [60, 62, 64, 68, 72, 76]
     assert not any(light.trial(step) for step in range(130))
     assert [step for step in range(130) if standard.trial(step)] == [0, 16, 64, 128]
-    assert [step for step in range(600) if standard.look(step) and standard.hooks(step)] == [0, 4, 8, 16, 256, 512]
+    hooked = [step for step in range(2200) if standard.look(step) and standard.hooks(step)]
+    assert hooked == [0, 4, 8, 16, 256, 512, 768, 1024, 1536, 2048]
     due = {trial: standard.probes(trial) for trial in range(150) if standard.probes(trial)}
     assert [trial for trial, names in due.items() if names == ("noise",)] == [7, 39, 71, 103, 135]
     assert [trial for trial, names in due.items() if names == ("spectrum",)] == [15, 143] and len(due) == 7

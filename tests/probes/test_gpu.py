@@ -1,5 +1,6 @@
 """Probes on a GPU: what they find is what they find on a CPU, and a run with them is the run without."""
 
+import copy
 import gc
 import os
 import random
@@ -20,6 +21,7 @@ from trimtab.probes import (
     RandomLandscape,
     Spectrum,
 )
+from trimtab.probes.isolation import IsolatedModel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -126,3 +128,25 @@ def test_running_out_of_memory_is_said() -> None:
 
     result = Landscape(step_size=0.1)(model, large, data("cuda"))
     assert result.problem == "Out of memory."
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_counts_of_batches_are_as_before_a_run(momentum: float | None) -> None:
+    """In it they are on the host, unless the running statistics depend on them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=momentum)).cuda()
+    x = torch.randn(8, 4, device="cuda")
+    for _ in range(3):
+        model(x + torch.randn_like(x))
+    before, norm = copy.deepcopy(model), model[1]
+
+    def work() -> tuple[bool, Tensor]:
+        model(x)
+        return norm.num_batches_tracked.is_cuda, norm.running_mean.clone()
+
+    on_the_gpu, running = IsolatedModel(model).run(work)
+    assert on_the_gpu == (momentum is None)
+    assert norm.num_batches_tracked.is_cuda and norm.num_batches_tracked == 3
+    torch.testing.assert_close(model.state_dict(), before.state_dict(), rtol=0, atol=0)
+    before(x)
+    torch.testing.assert_close(running, before[1].running_mean, rtol=0, atol=0)

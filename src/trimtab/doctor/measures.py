@@ -65,7 +65,10 @@ class Packed(Generic[Key]):
 
 def _sent(tensors: Mapping[Any, Tensor]) -> Tensor:
     """All of them in one, on the way to the host if they are on an NVIDIA GPU."""
-    whole = torch.cat([tensor if tensor.ndim == 1 else tensor.reshape(-1) for tensor in tensors.values()])
+    if any(tensor.ndim for tensor in tensors.values()):
+        whole = torch.cat([tensor if tensor.ndim == 1 else tensor.reshape(-1) for tensor in tensors.values()])
+    else:
+        whole = torch.stack(list(tensors.values()))
     return whole.to("cpu", non_blocking=True) if whole.is_cuda else whole
 
 

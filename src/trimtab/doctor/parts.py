@@ -15,7 +15,7 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         weight = _torch.parameters_of(module).get("weight")
-        if layer_type(module) is not None and weight is not None and weight.requires_grad:
+        if weight is not None and weight.requires_grad and layer_type(module) is not None:
             found[name] = module
     return found
 

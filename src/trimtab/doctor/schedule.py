@@ -11,6 +11,9 @@ TRY_EVERY = 64
 EARLY_LOOKS = (0, 4, 8, 16)
 """At a training's beginning more is to be seen, and a short one is to have been looked at."""
 EARLY_TRIALS = (0, 16)
+OFTEN = 1024
+"""After so many steps there is one look for each trial and not two, and hooks are half as frequent: what goes wrong at
+the beginning has done so, and in a training that is still going on costs count."""
 WAY = 48
 """A way between two trials has at least so many steps; a shorter one has more of the noise of its batches in it."""
 HOOKS_EVERY = 256
@@ -26,7 +29,7 @@ class Schedule:
 
     Attributes:
         level: How closely is looked.
-        every: Steps between two trials; looks are twice as frequent.
+        every: Steps between two trials; looks are twice as frequent at first.
     """
 
     level: Level
@@ -34,11 +37,15 @@ class Schedule:
 
     def look(self, step: int) -> bool:
         """Whether a step is looked at."""
-        return step % max(self.every // 2, 1) == 0 or step in EARLY_LOOKS or self.trial(step)
+        apart = self.every if self._is_late(step) else max(self.every // 2, 1)
+        return step % apart == 0 or step in EARLY_LOOKS or self.trial(step)
 
     def hooks(self, step: int) -> bool:
         """Whether a look is at activations too."""
-        return step in EARLY_LOOKS or step % HOOKS_EVERY == 0
+        return step in EARLY_LOOKS or step % (HOOKS_EVERY * (2 if self._is_late(step) else 1)) == 0
+
+    def _is_late(self, step: int) -> bool:
+        return step > OFTEN * self.every // TRY_EVERY
 
     def trial(self, step: int) -> bool:
         """Whether it is tried out."""

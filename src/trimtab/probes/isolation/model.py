@@ -87,6 +87,7 @@ class IsolatedModel:
         # Parameters that are not trained may change in a forward, as a moving average does.
         all_tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
         others = {name: tensor for name, tensor in all_tensors if name not in self.parameters}
+        others.update(_counts_on_the_host(self.model))
         modules = list(self.model.modules())
         random_state, attributes = RandomState(modules, self._devices), ModuleAttributes(modules)
         with DeferredSignals() as signals, paused(self.model), _casts_not_kept(self._device_types):
@@ -136,6 +137,22 @@ class IsolatedModel:
                 module.eval()
             elif self.statistics == "frozen":
                 freeze_statistics(name, module)
+
+
+def _counts_on_the_host(model: nn.Module) -> dict[str, Tensor]:
+    """The counts of batches of BatchNorm layers on a GPU, begun anew on the host: there each forward launches nothing.
+
+    With a momentum nothing depends on them, and after the run they are what they were.
+    """
+    return {
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked": torch.zeros((), dtype=torch.long)
+        for name, module in model.named_modules()
+        if isinstance(module, _torch.BATCH_NORMS)
+        and type(module).forward is nn.BatchNorm1d.forward
+        and module.momentum is not None
+        and isinstance(count := module.num_batches_tracked, Tensor)
+        and count.is_cuda
+    }
 
 
 @contextmanager
