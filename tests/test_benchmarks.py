@@ -109,3 +109,23 @@ def test_an_exponent_is_the_slope_of_logarithms(monkeypatch: pytest.MonkeyPatch)
     assert speed_scaling.exponent([1, 10], [2.0, 200.0]) == pytest.approx(2)
     assert speed_scaling.exponent([1, 10], [-2.0, 200.0]) is None
     assert speed_scaling.exponent([1], [2.0]) is None
+
+
+@pytest.mark.slow
+def test_the_first_pass_in_pieces(tmp_path: Path) -> None:
+    shipped, some, file = ROOT / "src" / "trimtab" / "claims" / "results", tmp_path / "some", tmp_path / "pass.jsonl"
+    some.mkdir()
+    for name in ("bnp-descent", "reg-dynamics"):
+        record = json.loads((shipped / f"{name}.small.json").read_text(encoding="utf-8"))
+        record |= {"seconds": 36.0, "core_seconds": 72.0}
+        (some / f"{name}.small.json").write_text(json.dumps(record), encoding="utf-8")
+    for _ in range(2):  # what is there is not added again
+        lines = run("first_pass.py", "--records", str(some), "--file", str(file)).splitlines()
+        assert "2 of 79 experiments: 0.02 h by the clock, half of their core-seconds 0.02 h" in lines[0]
+        left = lines[1].split("trimtab claims run ")[1]
+        assert left.count("--experiment") == 77 and left.endswith("--anew --pass first") and "bnp-descent" not in left
+        found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        judged = [row for row in found if "claim" in row]
+        assert len(judged) > 5 and lines[2].startswith(
+            f"{len(judged)} claims have a verdict by these records, {len(judged)} "
+        )
