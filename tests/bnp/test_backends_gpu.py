@@ -122,6 +122,15 @@ def test_inputs_may_begin_anywhere_in_memory(shape: tuple[int, ...], saved: bool
         torch.testing.assert_close(moments.variance.double(), true.variance, rtol=1e-5, atol=1e-6)
 
 
+def test_moments_of_numbers_whose_sum_is_no_number() -> None:
+    room = Backends(trimtab.bnp.Options())
+    x = torch.full((64, 8), 2e37, device="cuda")
+    for _ in range(3):
+        moments = room.moments(x, -1, saved=True)
+        room.flush()
+        assert torch.equal(moments.mean, x[0]) and not moments.variance.any()
+
+
 def captured(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> torch.cuda.CUDAGraph:
     """The whole step as a graph, after three steps that are not."""
 

@@ -50,10 +50,11 @@ class Doctor:
             every 64 steps; `full` calls the probes each time too.
         validation: Held-out batches, such as a loader; the first 4 are read once, and kept. Level `light` does not use
             them.
-        every: Steps between two trials, and twice the steps between two looks; for short trainings.
+        every: Steps between two trials, and at first twice those between two looks (up to step 16 · `every`, as with
+            64 up to step 1,024); for short trainings.
 
     Attributes:
-        record: All that was measured; on a GPU it is waited for.
+        record: All that was measured by now; on a GPU it is waited for. One that was had before is brought up to date.
 
     Raises:
         TypeError: If one of these is something else.
@@ -142,10 +143,8 @@ class Doctor:
     @property
     def record(self) -> Record:  # noqa: D102 - see the class
         self._finish_look()
-        self._send_losses()
-        for losses in self._sent:
-            self._record.losses += [array.item() for array in losses.arrays().values()]
-        self._sent.clear()
+        self._attempt("loss", self._send_losses)
+        self._attempt("loss", self._receive_losses)
         return self._record
 
     def diagnosis(self) -> Diagnosis:
@@ -206,6 +205,7 @@ class Doctor:
 
     def _follow(self, taken: Taken, own: Any, batch: Any) -> None:
         """The look at the step before, now that it is known where that has led, and its trial."""
+        self._receive_losses()  # what was sent at an earlier look
         self._send_losses()
         self._followed, moved = self._watch.follow(taken)
         if not self._schedule.trial(taken.step) or (look := self._finish_look()) is None:
@@ -224,7 +224,7 @@ class Doctor:
         followed, self._followed = self._followed, None
         looks: list[Look] = []
         if followed is not None:
-            self._attempt("look", lambda: looks.append(self._watch.result(followed)))
+            self._attempt("look", lambda: looks.append(self._watch.result(followed)), followed.taken.step)
         self._record.looks += looks
         return looks[0] if looks else None
 
@@ -246,6 +246,8 @@ class Doctor:
 
         try:
             self._record.trials.append(trial())
+        except CannotMeasure:
+            raise
         except Exception as error:
             if not self._validation:
                 raise
@@ -284,14 +286,19 @@ class Doctor:
             self._sent.append(Packed(dict(enumerate(self._losses))))
             self._losses = []
 
-    def _attempt(self, what: str, do: Any) -> bool:
+    def _receive_losses(self) -> None:
+        while self._sent:
+            losses = self._sent.pop(0).arrays()
+            self._record.losses += [losses[number].item() for number in range(len(losses))]
+
+    def _attempt(self, what: str, do: Any, step: int | None = None) -> bool:
         """Do something; whether it went well. A training of days must not end because of a measurement."""
         try:
             do()
         except CannotMeasure as error:
-            self._problem(what, str(error))
+            self._problem(what, str(error), step)
         except Exception as error:
-            self._problem(what, f"{type(error).__name__}: {error}")
+            self._problem(what, f"{type(error).__name__}: {error}", step)
         else:
             return True
         return False

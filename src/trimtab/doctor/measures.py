@@ -186,13 +186,18 @@ def running_tensors(norms: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
 
 
 def batch_beside_running(
-    name: str, norm: Any, before: Mapping[tuple[str, str], Array], after: Mapping[tuple[str, str], Array]
+    name: str,
+    share: float,
+    epsilon: float,
+    before: Mapping[tuple[str, str], Array],
+    after: Mapping[tuple[str, str], Array],
 ) -> tuple[float, float]:
     """What the running statistics of a layer say of the batch that has moved them, which needs no second look at it.
 
     Args:
         name: The layer's.
-        norm: The layer.
+        share: Of the batch in them, the layer's momentum.
+        epsilon: The layer's.
         before: Its `running_tensors` before the batch.
         after: And after it.
 
@@ -205,7 +210,7 @@ def batch_beside_running(
     )
     if new_count.item() - count.item() != 1:
         return math.nan, math.nan
-    share, scale = norm.momentum, variance + norm.eps
+    scale = variance + epsilon
     shift = np.square((new_mean - mean) / share) / scale
     ratio = np.sort((variance + (new_variance - variance) / share) / scale)
     middle = math.nan if math.isnan(ratio[-1]) else float(ratio[(len(ratio) - 1) // 2])  # NaN comes last

@@ -30,8 +30,9 @@ def compiled_layers(model: nn.Module) -> set[nn.Module]:
 def running_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Layers that normalize by the batch and move running averages by a share of it."""
     for name, module in model.named_modules():
-        # Not getattr, which takes long where there is no such attribute.
-        share = vars(module).get("momentum", getattr(type(module), "momentum", None))
+        # Modules take long to say that they have no such attribute.
+        has_share = "momentum" in vars(module) or hasattr(type(module), "momentum")
+        share = module.momentum if has_share else None
         if not (isinstance(share, float) and share > 0 and module.training):
             continue
         if all(isinstance(getattr(module, name, None), Tensor) for name in ("running_mean", "num_batches_tracked")):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -76,20 +75,17 @@ def try_step(
     """
     surface = Surface(model, loss_fn, own)
     way = _completed(moved, surface.here)
+    if not any(bool(value.any()) for value in way.values()):
+        raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
     # All in one run of the isolated model, which takes as long to begin as a step.
     moving = MovingPoint(surface.isolated)
-    here = _Here(surface, surface.on(other), moving, way, surface.moved(way, -1.0))
-    numbers = surface.isolated.run(lambda: Packed(_measured(here, own, question)), moving.leaves).arrays()
-    if not numbers["moved", None].any():
-        raise CannotMeasure("No parameter moved: was the optimizer's step skipped, or doctor.step() called twice?")
+    tried = _TriedStep(surface, surface.on(other), moving, way, surface.moved(way, -1.0))
+    numbers = surface.isolated.run(lambda: Packed(_measured(tried, own, question)), moving.leaves).arrays()
 
     def number(what: str, about: Any = None) -> float:
         return numbers[what, about].item() if (what, about) in numbers else math.nan
 
-    def several(what: str) -> dict[Any, float]:
-        return {about: array.item() for (name, about), array in numbers.items() if name == what}
-
-    promised, evaluated, validation = -number("slope"), several("evaluated").values(), several("validation").values()
+    promised = -number("slope")
     return Trial(
         step=step,
         lr=lr,
@@ -99,31 +95,31 @@ def try_step(
         multiples=MULTIPLES,
         others=tuple(number("other", multiple) for multiple in MULTIPLES),
         other=number("other", 0.0),
-        evaluated=_mean(evaluated),
+        evaluated=_or_infinite(number("evaluated")) if question.running else math.nan,
         grown=_or_infinite(number("grown")) if question.decay else math.nan,
-        path=tuple(several("path").values()),
-        without={name: _or_infinite(loss) for name, loss in several("without").items()},
-        rescaled={name: _or_infinite(loss) for name, loss in several("rescaled").items()},
+        path=() if question.path is None else tuple(number("path", a) for a in PATH),
+        without={name: _or_infinite(number("without", name)) for name in question.without},
+        rescaled={name: _or_infinite(number("rescaled", name)) for name in question.rescaled},
         undone=_undone(promised, -number("decayed"), lr * question.decay),
         underflow=number("lost") / max(sum(value.numel() for value in way.values()), 1),
-        validation=_mean(validation),
+        validation=_mean([number("validation", i) for i in range(len(question.validation))]),
     )
 
 
 @dataclass(frozen=True)
-class _Here:
-    """Where a step is tried.
+class _TriedStep:
+    """A step, and what its losses are computed with.
 
     Attributes:
-        own: The loss of the batch that the step was made from.
-        other: That of another one.
+        own_loss: The loss of the batch that the step was made from.
+        other_loss: That of another one.
         moving: Goes from point to point.
         way: The step, for all parameters.
-        before: Where it has begun; it has led to `own.here`.
+        before: Where it has begun; it has led to where the model is, `own_loss.here`.
     """
 
-    own: Surface
-    other: Surface
+    own_loss: Surface
+    other_loss: Surface
     moving: MovingPoint
     way: Point
     before: Point
@@ -131,7 +127,7 @@ class _Here:
     def gradient(self, scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own batch before the step, times a number, and its gradient."""
         self.moving.move(self.before)
-        loss = self.own.loss_in_graph() * scale
+        loss = self.own_loss.loss_in_graph() * scale
         return loss.detach(), differentiate(loss, self.moving.leaves)
 
     def along(self, surface: Surface, way: Point, multiple: float) -> Tensor:
@@ -139,48 +135,47 @@ class _Here:
         self.moving.move(surface.here, way, multiple - 1.0)
         return _loss(surface)
 
-    def at(self, point: Point) -> Tensor:
+    def other_at(self, point: Point) -> Tensor:
         """The loss of the other batch at a point."""
         self.moving.move(point)
-        return _loss(self.other)
+        return _loss(self.other_loss)
 
-    def evaluated(self, batch: Any) -> Tensor:
+    def evaluated_before(self, batch: Any) -> Tensor:
         """The loss of a batch in evaluation mode, before the step."""
         self.moving.move(self.before)  # which also restores the modes
-        self.own.isolated.model.eval()
-        return _loss(self.own.on(batch))
+        self.own_loss.isolated.model.eval()
+        return _loss(self.own_loss.on(batch))
 
 
-def _measured(here: _Here, own: Any, question: Question) -> dict[tuple[str, Any], Tensor]:
+def _measured(tried: _TriedStep, own: Any, question: Question) -> dict[tuple[str, Any], Tensor]:
     """All that a trial measures, by what it is and what it is about; still on its device, so that nothing waits."""
-    way, before = here.way, here.before
-    loss, gradient = here.gradient()
+    way, before, after = tried.way, tried.before, tried.own_loss.here
+    loss, gradient = tried.gradient()
     found: dict[tuple[str, Any], Tensor] = {
-        ("moved", None): ends_of(list(way.values())),
         ("ends", None): ends_of(list(gradient.values())),
         ("loss", None): loss,
         ("slope", None): _dot(gradient, way),
-        ("after", None): here.along(here.own, way, 1.0),
+        ("after", None): tried.along(tried.own_loss, way, 1.0),
     }
     for multiple in (0.0, *MULTIPLES):
-        found["other", multiple] = here.along(here.other, way, multiple)
+        found["other", multiple] = tried.along(tried.other_loss, way, multiple)
     if question.path is not None:
         path = _completed(question.path, before)
         for a in PATH:
-            found["path", a] = here.along(here.other, path, 1 + a)
+            found["path", a] = tried.along(tried.other_loss, path, 1 + a)
     for name in question.without:
-        found["without", name] = here.at(_without(way, name, here.own.here))
+        found["without", name] = tried.other_at(_without(way, name, after))
     for name, factor in question.rescaled.items():
-        found["rescaled", name] = here.at(_rescaled(before, name, factor))
+        found["rescaled", name] = tried.other_at(_rescaled(before, name, factor))
     if question.decay:
-        found["grown", None] = here.at({name: (1 + GROWTH) * value for name, value in before.items()})
+        found["grown", None] = tried.other_at({name: (1 + GROWTH) * value for name, value in before.items()})
         found["decayed", None] = _dot(gradient, before)
     if question.half:
-        found["lost", None] = _lost(gradient, here.gradient(LOSS_SCALE)[1])
+        found["lost", None] = _lost(gradient, tried.gradient(LOSS_SCALE)[1])
     if question.running:
-        found["evaluated", None] = here.evaluated(own)
+        found["evaluated", None] = tried.evaluated_before(own)
     for i, batch in enumerate(question.validation):
-        found["validation", i] = here.evaluated(batch)
+        found["validation", i] = tried.evaluated_before(batch)
     return found
 
 
@@ -199,7 +194,7 @@ def _or_infinite(loss: float) -> float:
 
 
 def _mean(losses: Collection[float]) -> float:
-    return fmean(map(_or_infinite, losses)) if losses else math.nan
+    return sum(map(_or_infinite, losses)) / len(losses) if losses else math.nan
 
 
 def _without(way: Point, layer: str, here: Point) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class Taken:
         entries: How many numbers each layer's weight has.
         rates: The learning rate of each layer's weight.
         signals: What the hooks have seen of each layer.
-        norms: The layers with running statistics.
+        norms: The share of a batch in the running statistics of each layer that has some, and its epsilon.
         values: How many values of a channel its statistics were of.
         half: Whether something was in half precision.
     """
@@ -74,7 +74,7 @@ class Taken:
     entries: dict[str, int]
     rates: dict[str, float]
     signals: dict[str, Signal]
-    norms: dict[str, Any]
+    norms: dict[str, tuple[float, float]]
     values: dict[str, float]
     half: bool
 
@@ -184,7 +184,7 @@ class Watch:
             entries={name: layer.weight.numel() for name, layer in layers.items()},
             rates=self._rates(weighted),
             signals=self._signals,
-            norms=self._norms,
+            norms={name: (norm.momentum, norm.eps) for name, norm in self._norms.items()},
             values=self._values,
             half=self._half or any(p.dtype.itemsize < 4 for p in mine.values()),
         )
@@ -223,8 +223,8 @@ class Watch:
             )
         running = taken.running.arrays()
         norms = []
-        for name, norm in taken.norms.items():
-            shift, ratio = batch_beside_running(name, norm, running, numbers)
+        for name, (share, epsilon) in taken.norms.items():
+            shift, ratio = batch_beside_running(name, share, epsilon, running, numbers)
             norms.append(NormLook(layer=name, shift=shift, ratio=ratio, values=taken.values.get(name, math.nan)))
         return Look(
             step=taken.step,

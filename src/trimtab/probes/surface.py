@@ -216,10 +216,10 @@ def finite_loss(loss: float, ends: Iterable[float]) -> float:
 
 
 def ends_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Some numbers, on the device of the first tensor: all entries of all tensors are finite, or 0, if these are."""
+    """The smallest and the largest entry of each tensor or, on a GPU, the largest in size; NaN if there is one."""
     some = [tensor for tensor in tensors if tensor.numel()]
     if not some:
-        return torch.zeros(0)
+        return torch.zeros(0, device="cpu")
     if all(tensor.is_cpu for tensor in some):  # a twentieth of the time of the norm there
         ends: Sequence[Tensor] = [end for tensor in some for end in torch.aminmax(tensor)]
     else:

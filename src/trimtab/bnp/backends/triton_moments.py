@@ -113,7 +113,7 @@ def _row_sums(x, block, rows, columns, begin, end, WIDE: tl.constexpr):
     first = tl.where(rows < ROWS, 1, ROWS)
     mask = (tl.arange(0, ROWS) < first)[:, None] & inside[None, :]
     place = tl.arange(0, ROWS)[:, None] * columns + column[None, :]
-    shift = tl.sum(tl.load(x + place, mask=mask, other=0.0).to(tl.float32), 0) / first
+    shift = tl.sum(tl.load(x + place, mask=mask, other=0.0).to(tl.float32) * (1.0 / first), 0)
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     squares = tl.zeros([ROWS, COLUMNS], tl.float32)
     for at in range(begin, end, TILES * ROWS):

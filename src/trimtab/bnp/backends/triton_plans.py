@@ -141,8 +141,8 @@ class MomentsPlan:
                 blocks, length, each = columns, samples * positions // wide, wide
                 together = 4 * triton_moments.NUMBERS.value // wide
             else:
-                each = triton_moments.COLUMNS.value
-                blocks, length = -(-columns // each), samples
+                block = triton_moments.COLUMNS.value
+                blocks, length, each = -(-columns // block), samples, min(columns, block)
                 together = triton_moments.ROWS.value
             per_part = -(-max(1, share // each) // together) * together
             parts = -(-length // per_part)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 _CONTAINERS = frozenset({dict, OrderedDict, list, set})
 _PLAIN = frozenset({bool, int, float, str, tuple, type(None)})
+_OF_MODULES = frozenset(vars(nn.Module()))
 
 
 class ModuleAttributes:
@@ -16,10 +17,21 @@ class ModuleAttributes:
     `replace_by_copies` puts copies in the place of containers and tensors, also of the containers in which a module has
     its parameters, buffers and submodules. What is done to them until `restore` is done to the copies. The copies are
     shallow: a list in a list, or an object of a class of the user's, is shared with the original.
+
+    Args:
+        modules: The modules.
+        contents: Whether `restore` also undoes what was done to containers and tensors in place, those apart in which
+            PyTorch keeps what belongs to a module.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], *, contents: bool = False) -> None:
         self._snapshots = [(vars(module), dict(vars(module))) for module in modules]
+        self._contents = [
+            (attributes, name, copy)
+            for attributes, snapshot in (self._snapshots if contents else ())
+            for name, value in snapshot.items()
+            if name not in _OF_MODULES and (copy := _copied(value)) is not value
+        ]
 
     def replace_by_copies(self) -> None:
         """Put copies of containers and tensors in their place."""
@@ -33,6 +45,8 @@ class ModuleAttributes:
             if len(attributes) > len(snapshot):
                 for name in attributes.keys() - snapshot.keys():
                     del attributes[name]
+        for attributes, name, content in self._contents:
+            attributes[name] = _copied(content)
 
 
 def _copied(value: Any) -> Any:

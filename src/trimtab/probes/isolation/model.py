@@ -94,7 +94,7 @@ class IsolatedModel:
             try:
                 attributes.replace_by_copies()
                 self._set_modes()
-                self._running = _Beginning(others, random_state, ModuleAttributes(modules))
+                self._running = _Beginning(others, random_state, ModuleAttributes(modules, contents=True))
 
                 def interruptible() -> T:
                     with signals.delivered():
@@ -145,7 +145,9 @@ def _counts_on_the_host(model: nn.Module) -> dict[str, Tensor]:
     With a momentum nothing depends on them, and after the run they are what they were.
     """
     return {
-        f"{name}.num_batches_tracked" if name else "num_batches_tracked": torch.zeros((), dtype=torch.long)
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked": torch.zeros(
+            (), dtype=torch.long, device="cpu"
+        )
         for name, module in model.named_modules()
         if isinstance(module, _torch.BATCH_NORMS)
         and type(module).forward is nn.BatchNorm1d.forward
