@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_panel_and_a_picture_for_each_finding(measured: bool) -> None:
     ids = re.findall(r'\bid="([^"]*)"', text)
     assert len(ids) == len(set(ids))
     assert "<script" not in text and not re.search(r'(src|href)="(?!#|data:)', text)
+
+
+def test_an_empty_picture_says_why() -> None:
+    record = looked_at(steps=3)[0].record
+    assert [trial.step for trial in record.trials] == [0]
+    for trials, words in ((record.trials, "None of the steps tried counts"), ([], "No step was tried")):
+        figure = picture(finding("learning-rate-too-high"), replace(record, trials=trials))[0]()
+        assert any(words in text.get_text().replace("\n", " ") for text in figure.axes[0].texts)
 
 
 def test_the_bill_of_one_finding_names_no_order() -> None:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from trimtab.doctor.curves import gain_curve, settled
+from trimtab.doctor.curves import SETTLED, gain_curve, settled
 from trimtab.doctor.finding import Finding
 from trimtab.doctor.record import LayerLook, Look, Record, Trial
 from trimtab.doctor.suspicion import OUT_OF_PROPORTION
@@ -114,7 +114,9 @@ def _steps(record: Record) -> Figure:
         log_scale(axes, "x", trials[0].multiples[0], trials[0].multiples[-1])
         axes.set_ylim(-100 * max(worst, min(max(gains), VAST)) * 1.1, 100 * worst * 1.1)
     else:
-        _empty(axes, "No step was tried: level light does not, and a loss that broke cannot be.")
+        early = f"None of the steps tried counts: those before step {SETTLED} do not, nor those whose loss broke."
+        none = "No step was tried: level light does not, and a loss that broke cannot be."
+        _empty(axes, early if record.trials else none)
     return _titled(figure, axes, "Another batch's loss after multiples of a step")
 
 
