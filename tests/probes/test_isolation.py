@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import signal
+import timeit
 import weakref
 from contextlib import nullcontext
 
@@ -288,6 +289,13 @@ def test_an_interruption_at_any_moment_leaves_the_model_whole(batch: dict[str, T
     """Ctrl-C by a timer, again and again, wherever the probe is then."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+
+    def measure() -> None:
+        surface = Surface(model, loss_fn, batch)
+        _, gradient = surface.gradient()
+        surface.walk(gradient, [-0.1, -0.2], lambda loss, _: loss.item())
+
+    takes = min(timeit.repeat(measure, number=1, repeat=20))
     interrupted = 0
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     alarm = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -296,10 +304,8 @@ def test_an_interruption_at_any_moment_leaves_the_model_whole(batch: dict[str, T
         for _ in range(300):
             with untouched(model):
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-3))
-                    surface = Surface(model, loss_fn, batch)
-                    _, gradient = surface.gradient()
-                    surface.walk(gradient, [-0.1, -0.2], lambda loss, _: loss.item())
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 1.5 * takes))
+                    measure()
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupted += 1
