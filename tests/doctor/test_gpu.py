@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.bnp.test_gpu import no_synchronization
-from tests.doctor.trainings import cross_entropy
+from tests.doctor.trainings import cross_entropy, some_steps
 from trimtab import Doctor
 
 pytestmark = [
@@ -26,14 +26,10 @@ def looked_at(device: str) -> Doctor:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     doctor = Doctor(model, optimizer, cross_entropy, level="standard", every=8)
     generator = torch.Generator().manual_seed(1)
-    for _ in range(40):
-        x = torch.randn(16, 3, 9, 9, generator=generator, dtype=torch.float64).float().to(device)
-        batch = x, torch.randint(10, (16,), generator=generator).to(device)
-        loss = cross_entropy(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        doctor.step(batch, loss)
-        optimizer.step()
+    draws = [torch.randn(16, 3, 9, 9, generator=generator, dtype=torch.float64).float() for _ in range(40)]
+    classes = torch.randint(10, (40, 16), generator=generator)
+    data = [(x.to(device), y.to(device)) for x, y in zip(draws, classes, strict=True)]
+    some_steps(doctor, model, optimizer, data)
     return doctor
 
 
@@ -43,17 +39,9 @@ def test_a_look_waits_for_nothing() -> None:
     doctor = Doctor(model, optimizer, cross_entropy, every=8)
     batch = torch.randn(16, 3, 9, 9, device="cuda"), torch.randint(10, (16,), device="cuda")
 
-    def steps(count: int) -> None:
-        for _ in range(count):
-            loss = cross_entropy(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            doctor.step(batch, loss)
-            optimizer.step()
-
-    steps(3)
+    some_steps(doctor, model, optimizer, [batch] * 3)
     with no_synchronization():
-        steps(60)
+        some_steps(doctor, model, optimizer, [batch] * 60)
     record = doctor.record
     assert [look.step for look in record.looks] == [0, 4, 8, *range(12, 63, 4)]
     assert len(record.losses) == 63 and not record.problems

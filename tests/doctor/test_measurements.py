@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trimtab
-from tests.doctor.trainings import cross_entropy
+from tests.doctor.trainings import cross_entropy, some_steps
 from trimtab import Doctor
 from trimtab.bnp import bnps_attached_to
 from trimtab.doctor import Cure
@@ -342,21 +342,18 @@ def test_a_trial_within_an_autocast_is_one_with_the_autocast_in_the_loss() -> No
     assert within.loss == pytest.approx(inside.loss, rel=1e-3)
 
 
-def train(doctor: Doctor, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, **after: Any) -> None:
-    for batch in batches(steps):
-        loss = cross_entropy(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        doctor.step(batch, after.get("loss", loss))
-        optimizer.step()
-
-
 def test_losses_of_several_types_stay_in_order() -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     doctor = Doctor(model, optimizer, cross_entropy)
     for i in range(9):
-        train(doctor, model, optimizer, 1, loss=torch.tensor(float(i), dtype=(torch.float32, torch.float64)[i % 2]))
+        some_steps(
+            doctor,
+            model,
+            optimizer,
+            batches(1),
+            loss=torch.tensor(float(i), dtype=(torch.float32, torch.float64)[i % 2]),
+        )
     assert doctor.record.losses == list(range(9))
 
 
@@ -364,9 +361,9 @@ def test_a_loss_without_a_number_is_a_problem_once() -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     doctor = Doctor(model, optimizer, cross_entropy)
-    train(doctor, model, optimizer, 7)
+    some_steps(doctor, model, optimizer, batches(7))
     assert len(doctor.record.losses) == 7
-    train(doctor, model, optimizer, 1, loss=torch.empty((), device="meta"))
+    some_steps(doctor, model, optimizer, batches(1), loss=torch.empty((), device="meta"))
     assert [len(doctor.record.losses) for _ in range(3)] == [7] * 3
     assert [problem.what for problem in doctor.record.problems] == ["loss"]
 
@@ -377,9 +374,9 @@ def test_the_momentum_of_a_look_is_that_of_its_forward() -> None:
         model: Any = small()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         doctor = Doctor(model, optimizer, cross_entropy)
-        train(doctor, model, optimizer, 1)
+        some_steps(doctor, model, optimizer, batches(1))
         model[1].momentum = later
-        train(doctor, model, optimizer, 2)
+        some_steps(doctor, model, optimizer, batches(2))
         assert not doctor.record.problems
         found.append(doctor.record.looks[0].norms)
     assert found[0] == found[1] == found[2]
@@ -393,7 +390,7 @@ def test_a_momentum_that_is_a_property() -> None:
     model[1] = Norm(5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     doctor = Doctor(model, optimizer, cross_entropy)
-    train(doctor, model, optimizer, 2)
+    some_steps(doctor, model, optimizer, batches(2))
     assert doctor.record.facts.batchnorms == ("1",) and len(doctor.record.looks[0].norms) == 1
 
 
@@ -416,7 +413,7 @@ def test_losses_of_one_trial_are_of_one_state_of_the_model() -> None:
     model = Counting()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
     doctor = Doctor(model, optimizer, cross_entropy, level="standard", validation=batches(2))
-    train(doctor, model, optimizer, 3)
+    some_steps(doctor, model, optimizer, batches(3))
     trial = [seen[0], seen[1], *[(3, 3, 3)] * (len(seen) - 3), (3, 3, 3)]
     assert len(doctor.record.trials) == 1 and seen == trial and len(seen) > 12
 
@@ -432,5 +429,5 @@ def test_a_step_that_moved_nothing_is_not_tried() -> None:
         return cross_entropy(model, batch)
 
     doctor = Doctor(model, optimizer, counted, level="standard", validation=batches(2))
-    train(doctor, model, optimizer, 3)
+    some_steps(doctor, model, optimizer, batches(3))
     assert calls == 0 and [problem.what for problem in doctor.record.problems] == ["trial"]

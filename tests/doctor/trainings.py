@@ -1,6 +1,6 @@
 """Small trainings on handwritten digits, with a doctor looking along."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -74,6 +74,18 @@ class Trained:
     def names(self) -> list[str]:
         """Of the findings."""
         return [finding.name for finding in self.diagnosis.findings]
+
+
+def some_steps(
+    doctor: Doctor, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], *, loss: Any = None
+) -> None:
+    """A step with each batch; the doctor is given this loss, or that of the batch."""
+    for batch in batches:
+        own = cross_entropy(model, batch)
+        optimizer.zero_grad()
+        own.backward()
+        doctor.step(batch, own if loss is None else loss)
+        optimizer.step()
 
 
 def train(
